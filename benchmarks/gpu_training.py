@@ -27,7 +27,7 @@ from functools import partial
 import torch
 from accelerate import Accelerator
 
-from gpu_figures import Figure, report_case
+from gpu_figures import SECONDS_HELP, Figure, deadline_after, report_case
 from gpu_models import (
     TINY,
     peak_flops,
@@ -188,11 +188,11 @@ def report(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all sides and report their figures; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="of all sides together")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help=SECONDS_HELP)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny batch: does everything run?")
     options = parser.parse_args(arguments)
-    deadline = time.perf_counter() + options.seconds
+    deadline = deadline_after(options.seconds)
     name, shorter = (TINY, 10) if options.tiny else (MODEL, 1)
     number, size = (4, 4) if options.tiny else (GROUPS, GROUP_SIZE)
     vocabulary = 900 if options.tiny else 150_000  # below that of the model
@@ -203,6 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Figure(side.title, STEP, None, "s", "TRL is not installed").report()
             continue
         seconds = (deadline - time.perf_counter()) / left
+        if seconds <= 0:
+            Figure(side.title, STEP, None, "s", "no time was left").report()
+            continue
         run = partial(measure, side, name, groups, options.device, seconds)
         failed |= not report_case(side.title, STEP, "s", run)
     return int(failed)

