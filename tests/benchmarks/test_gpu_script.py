@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_nothing_is_measured_without_a_gpu() -> None:
 
 def test_parts_share_the_time_that_is_left() -> None:
     names = list(gpu_run.SHARES)
-    assert sum(part_seconds(285, names[:1]) for _ in range(1)) == 285
+    assert part_seconds(285, names[:1]) == 285
     left = 285.0
     for index in range(len(names)):
         left -= part_seconds(left, names[index:])
@@ -94,11 +95,11 @@ def test_a_part_that_ignores_interrupts_is_killed(monkeypatch: pytest.MonkeyPatc
 
 def test_what_a_part_leaves_running_ends_with_it() -> None:
     code = "import subprocess; print(subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3).pid)"
-    result = run_code(code)
-    assert (
-        not Path(f"/proc/{result.tail[-1]}").exists()
-        or "zombie" in Path(f"/proc/{result.tail[-1]}/status").read_text()
-    )
+    status = Path(f"/proc/{run_code(code).tail[-1]}/status")
+    until = time.monotonic() + 30  # a killed process takes a moment to be gone
+    while status.exists() and "zombie" not in status.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert time.monotonic() < until
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_the_page_has_one_table_and_the_failures() -> None:
     page = make_page(["H100, driver 580.", "Commit abc."], [good, bad], 16.0)
     assert "| sampling | A \\| B | rate | 5 tokens/s |  |" in page
     assert "| job | whole part | time | 3 s | FAILED: exit code 1 |" in page
-    assert page.count("| --- |") == 1
+    assert page.count("| part | case | figure |") == 1
     assert page.index("H100") < page.index("| part |") < page.index("## job: exit code 1")
     assert "```text\n'''\nwhy\n```" in page
 
