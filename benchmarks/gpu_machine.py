@@ -81,7 +81,10 @@ class Setup:
             python = install(python, wheels, env)
             notes.append(f"Installed .gpu/wheels in {time.monotonic() - started:.0f} s.")
         elif subprocess.run(
-            [python, "-c", "import gymnast, hypothesis, pytest"], env=env, capture_output=True
+            # -P: the folder `gymnast` of a checkout is not the installed package.
+            [python, "-P", "-c", "import gymnast, hypothesis, pytest"],
+            env=env,
+            capture_output=True,
         ).returncode:
             raise SetupError(
                 f"{python} has no Gymnast with its test tools, and there are no wheels for Python "

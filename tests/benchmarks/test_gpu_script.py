@@ -163,6 +163,12 @@ def test_the_job_needs_all_parts_of_the_weights(folder: Path) -> None:
     assert Setup.prepare(sys.executable).job == "examples/arithmetic.yaml"
 
 
+def test_a_python_without_gymnast_is_refused(folder: Path) -> None:
+    bare = Path(sys.base_prefix) / "bin/python3"
+    with pytest.raises(SetupError, match=str(bare)):
+        Setup.prepare(str(bare))
+
+
 def test_wheels_of_other_sources_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "wheels").mkdir()
     (folder / "wheels/gymnast-0-py3-none-any.whl").write_bytes(b"")
