@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -89,7 +90,7 @@ def measure(side: Side, name: str, groups: list[Group], device: str, seconds: fl
 
 
 def gymnast_steps(
-    model: torch.nn.Module,
+    model: Any,
     side: Side,
     groups: list[Group],
     device: str,
@@ -127,7 +128,7 @@ def gymnast_steps(
 
 
 def trl_steps(
-    model: torch.nn.Module,
+    model: Any,
     side: Side,
     groups: list[Group],
     device: str,
@@ -154,9 +155,7 @@ def packed_tokens(group: Group) -> int:
     return len(group.prompt) + sum(len(episode.ids) for episode in group.episodes)
 
 
-def report(
-    side: Side, model: torch.nn.Module, groups: list[Group], times: list[float], device: str
-) -> None:
+def report(side: Side, model: Any, groups: list[Group], times: list[float], device: str) -> None:
     """Report the figures of one side.
 
     Args:

@@ -16,8 +16,9 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from email.parser import Parser
 from pathlib import Path
+from typing import cast
 
-from packaging.markers import Environment, default_environment
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
@@ -69,7 +70,7 @@ def requirements(wheel: Path, extras: Sequence[str]) -> Iterator[Requirement]:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
         metadata = Parser().parsestr(archive.read(name).decode())
-    environment: Environment = default_environment()
+    environment = cast("dict[str, str]", default_environment())
     environment |= {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
     for line in metadata.get_all("Requires-Dist", []):
         requirement = Requirement(line)

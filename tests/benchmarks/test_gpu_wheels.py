@@ -37,7 +37,9 @@ def test_requirements_are_those_of_the_machine(tmp_path: Path) -> None:
     assert found == ["always", "new", "wanted"]
 
 
-def test_a_version_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_the_machine_lacks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     present = gpu_wheels.machine_packages()
     assert present["torch"].specifier and "typer" in present and "pydantic" not in present
     monkeypatch.setattr(
@@ -45,7 +47,7 @@ def test_a_version_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setattr(gpu_wheels, "LIGER", "torch>=2")
     with pytest.raises(SystemExit, match="torch>=99"):
-        gpu_wheels.download_closure(Path())
+        gpu_wheels.download_closure(tmp_path)
 
 
 @pytest.mark.network
