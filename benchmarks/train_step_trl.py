@@ -9,6 +9,7 @@ as TRL does when it samples with the weights that it trains.
 import importlib
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,27 +35,56 @@ def step(
     """Take one step; see `train_step_gymnast.step`."""
     model, tokenizer = load_model(name, dtype="float32")
     warm_up(model.to(device))
-    side = _Side(groups, device, liger)
+    side = TRLSide(groups, device, liger)
     trainer = side.trainer(model, tokenizer, checkpointing, clip)
     trainer.train()
     states = trainer.optimizer.state
     moments = {name: states[weight]["exp_avg"] for name, weight in model.named_parameters()}
     beta = trainer.optimizer.param_groups[0]["betas"][0]
     gradients = first_gradients(moments, beta, folder, "trl")
-    return Result(sum(side.losses), side.cost, side.sequences, gradients)
+    return Result(sum(side.losses), side.costs[0], side.sequences, gradients)
 
 
-class _Side:
-    """The state that the trainer's hooks share."""
+class TRLSide:
+    """A `GRPOTrainer` that trains on a given batch, and the state that its hooks share.
+
+    Attributes:
+        losses: The loss of every micro-batch.
+        sequences: The number of sequences in every micro-batch.
+        costs: The cost of every optimisation step.
+    """
 
     def __init__(self, groups: list[Group], device: str, liger: bool) -> None:
         self.groups, self.device, self.liger = groups, device, liger
         self.losses: list[float] = []
         self.sequences: list[int] = []
-        self.cost = StepCost()
+        self.costs: list[StepCost] = []
         self._measuring: ExitStack | None = None
 
-    def trainer(self, model: Any, tokenizer: Any, checkpointing: bool, clip: float) -> Any:
+    def trainer(
+        self,
+        model: Any,
+        tokenizer: Any,
+        checkpointing: bool,
+        clip: float,
+        *,
+        learning_rate: float = 0.0,
+        steps: int = 1,
+        groups_per_microbatch: int = 1,
+        ended: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Build the trainer.
+
+        Args:
+            model: A causal language model.
+            tokenizer: The model's; it pads.
+            checkpointing: True to compute layers again in the backward pass.
+            clip: Longer gradients are scaled down to this norm.
+            learning_rate: AdamW's.
+            steps: Optimisation steps, each on the whole batch.
+            groups_per_microbatch: Groups in one forward and backward pass.
+            ended: Called after each step; True ends the training.
+        """
         os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # of rollout_func
         trl = importlib.import_module("trl")
         side = self
@@ -68,18 +98,19 @@ class _Side:
                 return loss
 
         class Ended(TrainerCallback):  # type: ignore[misc]
-            def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+            def on_optimizer_step(self, _: Any, __: Any, control: Any, **___: Any) -> None:
                 side.end()
+                control.should_training_stop = ended()
 
         size = len(self.groups[0].episodes)
         arguments = trl.GRPOConfig(
             output_dir=tempfile.mkdtemp(),
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=len(self.groups),
+            per_device_train_batch_size=size * groups_per_microbatch,
+            gradient_accumulation_steps=len(self.groups) // groups_per_microbatch,
             num_generations=size,
             max_completion_length=8192,  # never reached
-            max_steps=1,
-            learning_rate=0.0,
+            max_steps=steps,
+            learning_rate=learning_rate,
             max_grad_norm=clip,
             gradient_checkpointing=checkpointing,
             bf16=False,
@@ -95,7 +126,9 @@ class _Side:
             model=model,
             args=arguments,
             reward_funcs=_given_reward,
-            train_dataset=Dataset.from_list([{"prompt": str(n)} for n in range(len(self.groups))]),
+            train_dataset=Dataset.from_list(
+                [{"prompt": str(number)} for number in range(len(self.groups))] * steps
+            ),
             processing_class=tokenizer,
             rollout_func=self.roll_out,
             callbacks=[Ended()],
@@ -119,12 +152,13 @@ class _Side:
         """Begin measuring at the first loss; do nothing at the others."""
         if self._measuring is None:
             self._measuring = ExitStack()
-            self.cost = self._measuring.enter_context(measured())
+            self.costs.append(self._measuring.enter_context(measured()))
 
     def end(self) -> None:
         """End measuring after the optimizer's step."""
         if self._measuring is not None:
             self._measuring.close()
+            self._measuring = None
 
 
 def _given_reward(given: list[float], **_: Any) -> list[float]:
