@@ -45,7 +45,7 @@ ROOMS = {
     "sandboxes.pool": "sandboxes.backends sandboxes.contract sandboxes.lifetime",
     "envs.records": "",
     "envs.tools": "envs.records",
-    "envs.rendering.calls": "",
+    "envs.rendering.calls": "envs.records",
     "envs.rendering.dialects": "envs.rendering.calls",
     "envs.rendering.tokens": "envs.rendering.calls",
     "envs.rendering.template": (

@@ -5,6 +5,7 @@ A description has OpenAI's shape: `{"name": ..., "description": ..., "parameters
 also have the fields of `ToolOptions` except `concurrent`.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
@@ -156,7 +157,11 @@ def _parameter(
     validator = bounded_validator(whole, _PATTERN_TIMEOUT_S)
 
     def fits(value: Any) -> Any:
-        if wrong := _mismatch(validator, value):
+        if isinstance(value, float) and not math.isfinite(value):  # no bound excludes NaN
+            wrong = f"{value} is not a JSON number"
+        else:
+            wrong = _mismatch(validator, value)
+        if wrong:
             raise PydanticCustomError("schema", "{text}", {"text": wrong[:_MAX_SHOWN]})
         return value
 

@@ -53,6 +53,14 @@ def test_what_is_missing_unexpected_or_wrong_is_said() -> None:
             bind_arguments(tool, arguments)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), "NaN", "Infinity"])
+def test_a_number_must_be_one_that_json_has(number: Any) -> None:
+    bounds = {"type": "number", "minimum": 0, "maximum": 1}
+    for schema in (bounds, {"type": "number"}):
+        with pytest.raises(BadArguments):
+            bind_arguments(tool_of_schema(described({"x": schema})), {"x": number})
+
+
 @given(st.integers(), st.text(), st.lists(st.booleans()))
 def test_what_fits_comes_as_it_was_written(n: int, s: str, flags: list[bool]) -> None:
     tool = tool_of_schema(
