@@ -181,7 +181,7 @@ def _quoted(expression: str) -> str:
 
 
 def _is_sharegpt(value: Any) -> bool:
-    """Whether it is a conversation whose messages have `from` and `value`."""
+    """Recognize a conversation whose messages have `from` and `value`."""
     listed = isinstance(value, list | tuple) and len(value) > 0
     return listed and all(
         isinstance(message, Mapping) and {"from", "value"} <= message.keys() for message in value

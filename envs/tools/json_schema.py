@@ -151,12 +151,13 @@ def _parameters(name: str, function: Mapping[str, Any]) -> tuple[Parameter, ...]
         "it must be the JSON schema of an object: "
         '{"type": "object", "properties": {...}, "required": [...]}.'
     )
-    if isinstance(schema, Mapping):
-        schema = without_null_keywords(schema)
-        kind = schema.get("type", "object")
-        wrong = kind != "object" and not (isinstance(kind, list) and "object" in kind)
-    if not isinstance(schema, Mapping) or wrong:
-        raise ToolDefinitionError(f"tool {name!r}: parameters is {schema!r:.200}; {rule}")
+    try:
+        schema = without_null_keywords(schema) if isinstance(schema, Mapping) else None
+    except RecursionError:
+        raise ToolDefinitionError(f"tool {name!r}: parameters is nested too deeply.") from None
+    kind = None if schema is None else schema.get("type", "object")
+    if schema is None or not (kind == "object" or (isinstance(kind, list) and "object" in kind)):
+        raise ToolDefinitionError(f"tool {name!r}: parameters is {given[0]!r:.200}; {rule}")
     if problem := schema_problem(schema):
         raise ToolDefinitionError(f"tool {name!r}: parameters {problem}")
     if "properties" not in schema and (odd := _not_in_properties(schema)):

@@ -50,10 +50,9 @@ def _check_rows_of_one(
             row_limits(row)
             if not own_tools:
                 offered_tools(row, env.tool_definitions)
+            # A `setup` of the environment's own reads a prompt as it likes.
             if need_prompts and (not own_start or row.get("prompt") is None):
-                prompt_of(
-                    row, expression
-                )  # a `setup` of the environment's own reads it as it likes
+                prompt_of(row, expression)
 
 
 @contextmanager
