@@ -144,7 +144,7 @@ def test_the_columns_that_the_error_names_work(row: dict[str, Any], expression: 
 
 
 def test_an_answer_that_a_row_has_is_not_mapped() -> None:
-    assert "answer:" not in refused({"prompt": [USER, ANSWER], "answer": 4})
+    assert "prompt[-1]" not in refused({"prompt": [USER, ANSWER], "answer": 4})
 
 
 def test_nothing_is_suggested_where_no_prompt_is_left() -> None:
