@@ -144,16 +144,16 @@ def without_filled_nulls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[
     """
     plain = list(messages)
     filled = any(m.get("role") != "assistant" and not m.get("tool_calls", True) for m in plain)
-    listed = [m.get("tool_calls") if isinstance(m, Mapping) else None for m in plain]
+    listed = [message.get("tool_calls") for message in plain]
     calls = [call for each in listed if isinstance(each, list | tuple) for call in each]
     names = {frozenset(given) for given in map(_arguments_of, calls) if given is not None}
     if not filled or len(names) != 1:
         return plain
     return [
-        {**message, "tool_calls": [_without_nulls_in_call(call) for call in calls]}
-        if isinstance(calls := message.get("tool_calls"), list | tuple) and calls
+        {**message, "tool_calls": [_without_nulls_in_call(call) for call in own]}
+        if isinstance(own, list | tuple) and own
         else message
-        for message in plain
+        for message, own in zip(plain, listed, strict=True)
     ]
 
 

@@ -171,7 +171,7 @@ def _parameters(name: str, function: Mapping[str, Any]) -> tuple[Parameter, ...]
                 f"tool {name!r}: required names {wanted!r}, which is none of its properties "
                 f"({', '.join(properties) or 'none'})."
             )
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    definitions: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     return tuple(
         _parameter(name, key, sub, definitions, key in required) for key, sub in properties.items()
     )
