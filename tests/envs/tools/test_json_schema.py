@@ -25,7 +25,11 @@ def test_the_shape_of_openai_is_taken_bare_or_wrapped() -> None:
     assert bare.signature == "go(n: int)"
 
 
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
 
 
 @pytest.mark.parametrize(
