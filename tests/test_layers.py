@@ -45,7 +45,7 @@ ROOMS = {
     "sandboxes.pool": "sandboxes.backends sandboxes.contract sandboxes.lifetime",
     "envs.records": "",
     "envs.tools": "envs.records",
-    "envs.rendering.calls": "",
+    "envs.rendering.calls": "envs.records",
     "envs.rendering.dialects": "envs.rendering.calls",
     "envs.rendering.tokens": "envs.rendering.calls",
     "envs.rendering.template": (
@@ -136,8 +136,8 @@ ROOMS = {
     ),
     "trainers.records": "",
     "trainers.demonstrations": (
-        "envs envs.environment envs.records trainers.base trainers.conversations trainers.data "
-        "trainers.distributed trainers.learner trainers.records trainers.saving"
+        "envs envs.environment envs.records envs.tools trainers.base trainers.conversations "
+        "trainers.data trainers.distributed trainers.learner trainers.records trainers.saving"
     ),
     "trainers.saving": (
         "agents.loading agents.models trainers.base trainers.distributed "

@@ -14,6 +14,7 @@ from gymnast.envs.boxes.access import BoxAccess
 from gymnast.envs.boxes.episode_boxes import EpisodeBoxes
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import (
+    answered,
     checked_row,
     own_messages,
     prompt_of,
@@ -152,6 +153,8 @@ class EpisodeRunner(HookCalls):
             return []
         if messages is not None:
             messages = checked_messages(messages, self.blame("setup"))
+            if problem := answered(messages):
+                raise self.blame("setup").error(f"returned a prompt that {problem}")
         else:
             messages = prompt_of(row)
         state.own_messages = own_messages(messages)

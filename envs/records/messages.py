@@ -127,11 +127,58 @@ def read_messages(value: Any) -> list[Message]:
     try:
         read: list[Message] = [
             {key: encodable(_plain(item)) for key, item in message.items()}  # type: ignore[misc]
-            for message in value
+            for message in without_filled_nulls(value)
         ]
     except (TypeError, ValueError) as error:
         raise ValueError(f"a list of messages that JSON can express ({error})") from error
     return read
+
+
+def without_filled_nulls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages without the nulls that a table has put into the arguments of calls.
+
+    A table (Arrow, Parquet, `datasets`) has one type for all arguments of a column, and gives each
+    call the names that others use, with null. Messages out of a table are known by their keys:
+    those of users and tools have `tool_calls` too, and all arguments have the same names. In any
+    other messages, and in arguments that are strings of JSON, nulls were written by somebody.
+    """
+    plain = list(messages)
+    filled = any(m.get("role") != "assistant" and not m.get("tool_calls", True) for m in plain)
+    listed = [message.get("tool_calls") for message in plain]
+    calls = [call for each in listed if isinstance(each, list | tuple) for call in each]
+    names = {frozenset(given) for given in map(_arguments_of, calls) if given is not None}
+    if not filled or len(names) != 1:
+        return plain
+    return [
+        {**message, "tool_calls": [_without_nulls_in_call(call) for call in own]}
+        if isinstance(own, list | tuple) and own
+        else message
+        for message, own in zip(plain, listed, strict=True)
+    ]
+
+
+def _arguments_of(call: Any) -> Mapping[str, Any] | None:
+    """Return the arguments of a call, if they are an object."""
+    function = (call.get("function") or call) if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    return arguments if isinstance(arguments, Mapping) else None
+
+
+def _without_nulls_in_call(call: Any) -> Any:
+    arguments = _arguments_of(call)
+    if arguments is None:
+        return call
+    cleaned = {"arguments": _without_nulls(arguments)}
+    if not call.get("function"):
+        return {**call, **cleaned}
+    return {**call, "function": {**call["function"], **cleaned}}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a value without the keys of its objects that are null; items of lists may be null."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _check_content(content: Any, where: str) -> None:

@@ -19,7 +19,9 @@ import jmespath
 from transformers.utils.chat_parsing.content_parsers import CONTENT_PARSERS, parse_content
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
+from gymnast.envs.records.arguments import repeated_key
 from gymnast.envs.rendering.calls.payloads import Malformed, Tools, read_arguments
+from gymnast.envs.rendering.response_content import noticing_repetition
 from gymnast.envs.rendering.response_regions import CALLS, Region, RegionReader
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
@@ -98,6 +100,9 @@ class ResponseTemplate:
             )
         # A model may leave any field out: that is no reason to raise.
         fields = {key: replace(field, optional=True) for key, field in spec.fields.items()}
+        if (calls := fields.get(CALLS)) is not None:
+            noticing = noticing_repetition(calls.content, calls.content_args)
+            fields[CALLS] = replace(calls, **noticing)
         return cls(replace(spec, fields=fields), text, prompt)
 
     @property
@@ -213,6 +218,8 @@ def _arguments(region: Region, name: str) -> dict[str, Any]:
     if rule:
         raise Malformed(region.position, rule, name)
     arguments = read_arguments(_ARGUMENTS.search(region.value), region.position, name)
+    if (key := repeated_key(region.value)) is not None:
+        raise Malformed(region.position, f"the key {key!r} is given twice", name)
     try:
         json.dumps(arguments, allow_nan=False)
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,7 @@
 """The tools of an environment's episodes: which are offered, and what runs their calls."""
 
+import contextlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Any
@@ -12,21 +14,45 @@ from gymnast.threads import EpisodeThread
 
 
 def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """The tools that a row's `tools` names, in the environment's order; by default, all.
+    """Return the tools that a row's `tools` names, in the environment's order; by default, all.
+
+    The `tools` of chat datasets are descriptions, perhaps in a string of JSON; their names count.
 
     Raises:
-        DataError: It is not a list of names, or names an unknown tool.
+        DataError: It is not a list of names or descriptions, or names an unknown tool.
     """
-    names = row.get("tools")
-    if names is None:
+    given = _decoded(row.get("tools"))
+    if given is None:
         return dict(tools)
-    listed = isinstance(names, Sequence) and not isinstance(names, str)
-    if not listed or not all(isinstance(name, str) for name in names):
-        raise DataError(f"the row's 'tools' is {names!r:.200}; it must be a list of tool names.")
+    listed = isinstance(given, Sequence) and not isinstance(given, str)
+    names = [_name(one) for one in given] if listed else []
+    if not listed or None in names:
+        raise DataError(
+            f"the row's 'tools' is {given!r:.200}; it must be a list of tool names, or of "
+            "descriptions with names."
+        )
     for name in names:
         if name not in tools:
-            raise DataError(f"the row's 'tools' names {name!r}. {no_such_tool(name, tools)}")
+            raise DataError(
+                f"the row's 'tools' names {name!r}. {no_such_tool(str(name), tools)} Tools that a "
+                "row describes are offered if tools_for(row) returns them."
+            )
     return {name: tool for name, tool in tools.items() if name in names}
+
+
+def _decoded(given: Any) -> Any:
+    """Return a row's `tools`, which many datasets have as a string of JSON."""
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(given)
+    return given
+
+
+def _name(given: Any) -> str | None:
+    """Return the name of a tool that a row names or describes; None if it does neither."""
+    function = given.get("function") or given if isinstance(given, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else given
+    return name if isinstance(name, str) else None
 
 
 class EpisodeTools:

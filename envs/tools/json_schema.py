@@ -1,14 +1,18 @@
 """Tools that are made at run time: of functions, descriptions with a JSON schema, other libraries.
 
 A description has OpenAI's shape: `{"name": ..., "description": ..., "parameters": {"type":
-"object", ...}}`, bare or as the `function` of `{"type": "function", "function": {...}}`. It may
-also have the fields of `ToolOptions` except `concurrent`.
+"object", ...}}`, bare or as the `function` of `{"type": "function", "function": {...}}`; or
+Anthropic's or MCP's, which call the parameters `input_schema` or `inputSchema`. It may also have
+the fields of `ToolOptions` except `concurrent`. Fields that other libraries add and that change
+nothing here (`strict`, `return`, ...) are left out, as are fields and keywords that are null.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
+from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from pydantic import AfterValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
@@ -16,12 +20,21 @@ from pydantic_core import PydanticCustomError
 from gymnast.envs.tools.definition import Parameter, Tool, define_tool, function_name
 from gymnast.envs.tools.marks import ToolOptions, mark_of
 from gymnast.envs.tools.other_libraries import of_library
-from gymnast.envs.tools.schema import Schema, simplified
+from gymnast.envs.tools.schema import Schema, simplified, without_null_keywords
 from gymnast.envs.tools.schema_checks import bounded_validator, lost_reference, schema_problem
 from gymnast.errors import ToolDefinitionError
+from gymnast.lookup import did_you_mean
 
 _OPTIONS = ("stop", "timeout_s", "max_output_tokens")
 _FIELDS = ("name", "description", "parameters", *_OPTIONS)
+_PARAMETERS = ("parameters", "input_schema", "inputSchema")
+_KINDS = ("function", "custom")  # of OpenAI and Anthropic; others are run by their servers
+# What a call returns, how a server samples or caches, what a person is shown.
+_IGNORED = (
+    *("type", "strict", "return", "returns", "title", "annotations", "icons", "execution"),
+    *("outputSchema", "output_schema", "cache_control", "_meta", "meta"),
+)
+_UNIONS = ("$ref", "$dynamicRef", "anyOf", "oneOf", "allOf")
 _MAX_SHOWN = 200
 _PATTERN_TIMEOUT_S = 0.5  # of processor time, while no other episode goes on
 
@@ -84,20 +97,30 @@ def tool_of_schema(given: Any) -> Tool:
     Raises:
         ToolDefinitionError: A field is missing, unknown or breaks its rule.
     """
-    function = given.get("function", given) if isinstance(given, Mapping) else given
-    if not isinstance(function, Mapping):
+    if not isinstance(given, Mapping):
         raise ToolDefinitionError(f"a tool is {given!r:.200}; it must be a JSON object.")
-    name, description = function.get("name"), function.get("description")
+    function = given if (inner := given.get("function")) is None else inner
+    if not isinstance(function, Mapping):
+        raise ToolDefinitionError(f"a tool is {given!r:.200}; its function must be a JSON object.")
+    function = {field: value for field, value in function.items() if value is not None}
+    name, description = function.get("name"), function.get("description", "")
     if not isinstance(name, str) or not name:
-        raise ToolDefinitionError(f"the tool {dict(function)!r:.200} has no name.")
+        raise ToolDefinitionError(f"the tool {function!r:.200} has no name.")
     for field in function:
-        if field not in _FIELDS:
+        if field not in (*_FIELDS, *_PARAMETERS, *_IGNORED):
             raise ToolDefinitionError(
                 f"tool {name!r} has the field {field!r}; a tool has {', '.join(_FIELDS)}."
+                f"{did_you_mean(field, _FIELDS)}"
             )
-    if not isinstance(description, str) or not description.strip():
+    kind = given.get("type")
+    if kind is not None and kind not in _KINDS:
         raise ToolDefinitionError(
-            f"tool {name!r} has no description: it is what the policy is told about the tool."
+            f"tool {name!r} is of the type {kind!r:.100}; it must be 'function', which is what a "
+            "policy can call."
+        )
+    if not isinstance(description, str):
+        raise ToolDefinitionError(
+            f"tool {name!r}: description is {description!r:.200}; it must be a string."
         )
     return Tool(name, description, _parameters(name, function), _options(name, function))
 
@@ -117,14 +140,30 @@ def _options(name: str, function: Mapping[str, Any]) -> ToolOptions:
 
 
 def _parameters(name: str, function: Mapping[str, Any]) -> tuple[Parameter, ...]:
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
-    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+    given = [function[field] for field in _PARAMETERS if field in function]
+    if any(schema != given[0] for schema in given):
         raise ToolDefinitionError(
-            f"tool {name!r}: parameters is {schema!r:.200}; it must be the JSON schema of an "
-            'object: {"type": "object", "properties": {...}, "required": [...]}.'
+            f"tool {name!r} has two different schemas of its parameters, in "
+            f"{' and '.join(field for field in _PARAMETERS if field in function)}; leave one."
         )
+    schema = given[0] if given else {}
+    rule = (
+        "it must be the JSON schema of an object: "
+        '{"type": "object", "properties": {...}, "required": [...]}.'
+    )
+    try:
+        schema = without_null_keywords(schema) if isinstance(schema, Mapping) else None
+    except RecursionError:
+        raise ToolDefinitionError(f"tool {name!r}: parameters is nested too deeply.") from None
+    kind = None if schema is None else schema.get("type", "object")
+    if schema is None or not (kind == "object" or (isinstance(kind, list) and "object" in kind)):
+        raise ToolDefinitionError(f"tool {name!r}: parameters is {given[0]!r:.200}; {rule}")
     if problem := schema_problem(schema):
         raise ToolDefinitionError(f"tool {name!r}: parameters {problem}")
+    if "properties" not in schema and (odd := _not_in_properties(schema)):
+        raise ToolDefinitionError(
+            f"tool {name!r}: parameters has {odd!r} and no properties; {rule}"
+        )
     properties, required = schema.get("properties", {}), schema.get("required", [])
     for wanted in required:
         if wanted not in properties:
@@ -132,9 +171,22 @@ def _parameters(name: str, function: Mapping[str, Any]) -> tuple[Parameter, ...]
                 f"tool {name!r}: required names {wanted!r}, which is none of its properties "
                 f"({', '.join(properties) or 'none'})."
             )
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    definitions: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     return tuple(
         _parameter(name, key, sub, definitions, key in required) for key, sub in properties.items()
+    )
+
+
+def _not_in_properties(schema: Schema) -> str | None:
+    """Return the first key of a schema that may describe parameters outside of `properties`."""
+    known = (*Draft202012Validator.VALIDATORS, "$defs", "definitions", "default", "const", "title")
+    return next(
+        (
+            key
+            for key, value in schema.items()
+            if key in _UNIONS or (isinstance(value, Mapping) and key not in known)
+        ),
+        None,
     )
 
 
@@ -156,7 +208,11 @@ def _parameter(
     validator = bounded_validator(whole, _PATTERN_TIMEOUT_S)
 
     def fits(value: Any) -> Any:
-        if wrong := _mismatch(validator, value):
+        if isinstance(value, float) and not math.isfinite(value):  # no bound excludes NaN
+            wrong = f"{value} is not a JSON number"
+        else:
+            wrong = _mismatch(validator, value)
+        if wrong:
             raise PydanticCustomError("schema", "{text}", {"text": wrong[:_MAX_SHOWN]})
         return value
 

@@ -13,6 +13,7 @@ import contextlib
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,11 @@ _SIMPLE = {
     "object": "dict",
 }
 
+_NAMED = (  # keywords with schemas by name
+    *("properties", "patternProperties", "$defs", "definitions"),
+    *("dependentSchemas", "dependentRequired"),
+)
+_VALUES = ("enum", "const", "default", "examples", "example")  # keywords with values
 _NOT_SHOWN = ("title", "$defs", "definitions", "$schema", "discriminator")
 
 
@@ -63,6 +69,42 @@ def simplified(schema: Schema) -> Schema:
     return result
 
 
+def without_null_keywords(schema: Mapping[str, Any]) -> Schema:
+    """Return a copy of a schema without keywords and properties that are null.
+
+    No keyword of JSON Schema may be null, but tables (Arrow, Parquet, `datasets`) have one type for
+    all schemas of a column, and give each the keys of all others, with null. Values that a schema
+    allows may be null, and stay: those in `enum` and `examples`, a `default`, and a `const` unless
+    the type excludes null or other keywords were null.
+    """
+    copy: Schema = {}
+    for key, value in schema.items():
+        if value is None and key not in ("const", "default"):
+            continue
+        if key in _NAMED and isinstance(value, Mapping):
+            copy[key] = {
+                name: _without_null_keywords(part)
+                for name, part in value.items()
+                if part is not None
+            }
+        else:
+            copy[key] = value if key in _VALUES else _without_null_keywords(value)
+    if "const" in copy and copy["const"] is None:
+        kind = copy.get("type", "null")
+        filled = any(
+            value is None and key not in ("const", "default") for key, value in schema.items()
+        )
+        if filled or not (kind == "null" or (isinstance(kind, list) and "null" in kind)):
+            del copy["const"]
+    return copy
+
+
+def _without_null_keywords(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_null_keywords(value)
+    return [_without_null_keywords(part) for part in value] if isinstance(value, list) else value
+
+
 def _simplify(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
     """Rewrite one (sub)schema; `inside` names the references being replaced around it."""
     if not isinstance(schema, dict):  # `additionalProperties: true`
@@ -86,6 +128,8 @@ def _simplify(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
             out[key] = _simplify(value, definitions, inside)
         elif key == "const":
             out["enum"] = [value]
+        elif key == "type" and isinstance(value, list) and len(value) == 1:
+            out["type"] = value[0]
         elif key == "type" and isinstance(value, list):
             out["anyOf"] = [{"type": kind} for kind in value]
         else:

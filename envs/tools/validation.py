@@ -10,7 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gymnast.envs.records.arguments import BadArguments, decode_arguments, shown_value
+from gymnast.envs.records.arguments import (
+    BadArguments,
+    decode_arguments,
+    element_repetition,
+    load_json,
+    repeated_key,
+    shown_value,
+)
 from gymnast.envs.tools.definition import Parameter, Tool
 
 _MAX_FAULTS = 3
@@ -56,7 +63,7 @@ def _coerce(parameter: Parameter, value: Any) -> Any:
         first = error
     except Exception as error:  # from the type's own validator, or nested too deeply
         raise BadArguments(f'argument "{parameter.name}": {error}') from error
-    for candidate in _second_chance(value):
+    for candidate in _second_chance(parameter.name, value):
         try:
             return parameter.adapter.validate_python(candidate)
         except Exception:
@@ -64,13 +71,20 @@ def _coerce(parameter: Parameter, value: Any) -> Any:
     raise BadArguments(_fault(parameter.name, first)) from first
 
 
-def _second_chance(value: Any) -> list[Any]:
-    """What a value of the wrong type may mean."""
+def _second_chance(name: str, value: Any) -> list[Any]:
+    """Return what a value of the wrong type may mean.
+
+    Raises:
+        BadArguments: It is the JSON of an object with a key twice.
+    """
     if isinstance(value, str):
         try:
-            return [json.loads(value)]
+            decoded = load_json(value)
         except (ValueError, RecursionError):
             return []
+        if (key := repeated_key(decoded)) is not None:
+            raise BadArguments(f'argument "{name}": {element_repetition(key)}')
+        return [decoded]
     if isinstance(value, int | float):
         return [json.dumps(value)]
     return []

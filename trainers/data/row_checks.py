@@ -10,7 +10,7 @@ from gymnast.envs.environment.rows import prompt_of, row_limits
 from gymnast.envs.tools.episode_tools import offered_tools
 from gymnast.errors import DataError
 from gymnast.trainers.data.input_paths import shown_path
-from gymnast.trainers.data.row_formats import location_of
+from gymnast.trainers.data.row_formats import expression_of, location_of
 from gymnast.trainers.data.rows import Row
 
 
@@ -42,6 +42,7 @@ def _check_rows_of_one(
     own_tools = any_has_own(type(env), "tools_for")  # which only an episode has
     own_start = type(env).setup is not Hooks.setup
     first = rows[row_indices[0]] if len(row_indices) else {}
+    expression = expression_of(rows, "prompt")
     need_prompts = not (own_start and first.get("prompt") is None)
     for row_index in row_indices:
         row = rows[row_index]
@@ -49,8 +50,9 @@ def _check_rows_of_one(
             row_limits(row)
             if not own_tools:
                 offered_tools(row, env.tool_definitions)
+            # A `setup` of the environment's own reads a prompt as it likes.
             if need_prompts and (not own_start or row.get("prompt") is None):
-                prompt_of(row)  # a `setup` of the environment's own reads it as it likes
+                prompt_of(row, expression)
 
 
 @contextmanager

@@ -76,6 +76,9 @@ class MappedRows(Sequence[Row]):
         rows: The dataset's rows.
         columns: The expression of each column.
         keep_columns: Whether the dataset's other columns stay.
+
+    Attributes:
+        expressions: The expression of each column.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class MappedRows(Sequence[Row]):
     ) -> None:
         self._name, self._rows, self._keep = name, rows, keep_columns
         self._columns = {name: jmespath.compile(text) for name, text in columns.items()}
+        self.expressions = dict(columns)
 
     def __len__(self) -> int:
         return len(self._rows)

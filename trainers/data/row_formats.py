@@ -64,6 +64,12 @@ def location_of(rows: Sequence[Any], row_index: int, source: str) -> str:
     return f"{source}, row {row_index}" if location is None else str(location(row_index))
 
 
+def expression_of(rows: Sequence[Any], column: str) -> str | None:
+    """Return the jmespath expression that makes a column of some rows, if one does."""
+    expressions = getattr(rows, "expressions", None)
+    return None if expressions is None else expressions.get(column)
+
+
 def read_rows(name: str, path: Path) -> Sequence[Row]:
     """Read a file of rows.
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import Renderer
+from gymnast.envs.records.messages import without_filled_nulls
+from gymnast.envs.tools.schema import without_null_keywords
 from gymnast.errors import DataError, GymnastError, UsageError, first_line
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.rows import Row
@@ -123,6 +125,7 @@ def _of_line(line: str, renderer: Renderer, place: str) -> Trajectory:
         )
     tools, turns = record.get("tools") or [], record.get("turns")
     _check_kind(tools, turns, place)
+    messages, tools = without_filled_nulls(messages), [*map(without_null_keywords, tools)]
     try:
         return trajectory_of(messages, tools, renderer, turns=turns)
     except GymnastError as error:

@@ -94,7 +94,7 @@ def _literal(text: str) -> Any:
 
 
 def _fits(value: Any, allowed: frozenset[str]) -> bool:
-    name = _NAMES[type(value)]
+    name = "object" if isinstance(value, dict) else _NAMES[type(value)]
     return name in allowed or (name == "integer" and "number" in allowed)
 
 

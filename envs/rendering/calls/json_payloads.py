@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jmespath
 
+from gymnast.envs.records.arguments import repeated_key
 from gymnast.envs.rendering.calls import markup, probes
 from gymnast.envs.rendering.calls.literals import skip_space
 from gymnast.envs.rendering.calls.payloads import (
@@ -116,6 +117,8 @@ class JsonCalls(Payload):
             return ToolCall("", "", {}, f"at character {position}: {rule}")
         try:
             name, arguments = self._name_and_arguments(item, position)
+            if (key := repeated_key(item)) is not None:  # the arguments themselves repeat nothing
+                raise Malformed(position, f"the key {key!r} is given twice", name)
         except Malformed as error:
             return ToolCall("", error.name, {}, f"at character {error.position}: {error}")
         call_id = self._search(self.call_id, item) if self.call_id else ""

@@ -15,6 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from gymnast.envs.records.arguments import (
+    argument_repetition,
+    element_repetition,
+    repeated_key,
+)
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.argument_types import items_schema, property_schema, typed, types
 from gymnast.envs.rendering.calls.literals import (
@@ -238,9 +243,11 @@ class _Arguments:
         if key is None:
             rule = rule or "an argument has no name; write KEY=VALUE"
         elif key in self.values:
-            rule = f"the argument {key!r} is given twice"
+            rule = argument_repetition(key)
         else:
             self.values[key] = self._fit(value, property_schema(self._schema, key))
+            if (element := repeated_key([value, self.values[key]])) is not None:
+                rule = element_repetition(element)
         if rule and self.error is None:
             self.error = f"at character {position}: {rule}"
 

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from gymnast.envs.records.arguments import RepeatedKeys, json_object
 from gymnast.envs.rendering.calls.payloads import Malformed
 
 DEPTH = 100
@@ -117,7 +118,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        values = {key: plain(item) for key, item in value.items()}
+        return RepeatedKeys(values, value.key) if isinstance(value, RepeatedKeys) else values
     return value
 
 
@@ -204,13 +206,14 @@ class Notation:
         return values, position + 1
 
     def _read_object(self, text: str, start: int, depth: int) -> tuple[dict[str, Any], int]:
-        values: dict[str, Any] = {}
+        pairs: list[tuple[str, Any]] = []
         position = skip_space(text, start + 1)
         while not text.startswith("}", position):
             key, colon = self._read_key(text, position)
-            values[key], position = self.read(text, skip_space(text, colon + 1), depth)
+            value, position = self.read(text, skip_space(text, colon + 1), depth)
+            pairs.append((key, value))
             position = next_item(text, position, "}")
-        return values, position + 1
+        return json_object(pairs), position + 1
 
     def _read_key(self, text: str, start: int) -> tuple[str, int]:
         """A key, and where the colon after it is."""

@@ -16,6 +16,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from gymnast.envs.records.arguments import (
+    argument_repetition,
+    element_repetition,
+    repeated_key,
+)
 from gymnast.envs.rendering.calls import markup, probes
 from gymnast.envs.rendering.calls.argument_types import items_schema, property_schema, typed, types
 from gymnast.envs.rendering.calls.literals import DEPTH, skip_space
@@ -111,7 +116,9 @@ class Parameters(Payload):
                     text, opening.end(), schemas.get(name), close
                 )
                 if key in arguments:
-                    raise Malformed(opening.start(), f"the argument {key!r} is given twice")
+                    raise Malformed(opening.start(), argument_repetition(key))
+                if (element := repeated_key(value)) is not None:  # in a value that is JSON
+                    raise Malformed(opening.start(), element_repetition(element))
                 arguments[key] = value
         except Malformed as error:
             raise Malformed(error.position, str(error), name) from error
@@ -238,7 +245,7 @@ class Parameters(Payload):
         if is_list:
             return [value for _, value in children], closing.end()
         if repeated is not None:
-            raise Malformed(repeated[0], f"the element {repeated[1]!r} is given twice")
+            raise Malformed(repeated[0], element_repetition(repeated[1]))
         return dict(children), closing.end()
 
     def _read_element(self, text: str, start: int, schema: Any, depth: int) -> tuple[str, Any, int]:

@@ -8,12 +8,17 @@ How JSON is read, which most kinds need, is here as well.
 """
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gymnast.envs.records.arguments import (
+    finite_number,
+    json_object,
+    reject_constant,
+    repetition,
+)
 from gymnast.types import ToolCall
 
 Tools = Sequence[Mapping[str, Any]] | None
@@ -158,22 +163,18 @@ class Payload(ABC):
         return PayloadMarkup()
 
 
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"{digits[:40]} is too large a number")
-    return number
-
-
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_reject_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(
+    strict=False,
+    object_pairs_hook=json_object,
+    parse_constant=reject_constant,
+    parse_float=finite_number,
+)
 
 
 def read_json(text: str, start: int) -> tuple[Any, int]:
     """Read the JSON value at `start`; return it and where it ends.
+
+    An object that has a key twice becomes `RepeatedKeys`.
 
     Raises:
         Malformed: If there is none.
@@ -193,7 +194,7 @@ def read_arguments(value: Any, position: int, name: str) -> dict[str, Any]:
     """The arguments as a dict; a JSON string is decoded, and null means none.
 
     Raises:
-        Malformed: If they are not an object.
+        Malformed: If they are not an object, or give an argument twice.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -208,4 +209,6 @@ def read_arguments(value: Any, position: int, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise Malformed(position, f"the arguments must be a JSON object, not {kind}", name)
+    if problem := repetition(value):
+        raise Malformed(position, problem, name)
     return value

@@ -174,7 +174,7 @@ def test_arguments_may_have_any_name(tmp_path: Path) -> None:
         (describing(rewards=True), UserCodeError, "has the field 'rewards'"),
         (describing(reward="yes"), UserCodeError, "reward is 'yes', not true or false"),
         (describing(TOOL, TOOL), ToolDefinitionError, "two tools 'go'"),
-        (describing(TOOL | {"description": " "}), ToolDefinitionError, "'go' has no description"),
+        (describing(TOOL | {"description": 3}), ToolDefinitionError, "'go': description is 3"),
         (describing(TOOL | {"stops": True}), ToolDefinitionError, "the field 'stops'; a tool has"),
         (describing(TOOL | {"stop": 1}), ToolDefinitionError, "stop is 1; it must be true or"),
         (describing(TOOL | {"timeout_s": 0}), ToolDefinitionError, "timeout_s must be > 0"),

@@ -234,6 +234,13 @@ def test_on_the_last_turn_tools_still_run(
         (("write", {}), "bad_arguments", ["write(text: str)", '"text" is missing']),
         (("fail", {}), "exception", ["fail: KeyError: 'shelf'"]),
         (("write", "{"), "malformed", ["not valid JSON", "write(text: str)"]),
+        (
+            ("write", '{"text": "a", "\\u0074ext": "b"}'),
+            "malformed",
+            ["the argument 'text' is given twice", "write(text: str)"],
+        ),
+        (("write", '{"text": {"k": 1, "k": 2}}'), "malformed", ["the element 'k' is given twice"]),
+        (("write", '{"text": NaN}'), "malformed", ["NaN is not JSON"]),
     ],
 )
 def test_what_the_policy_got_wrong_is_answered_typed_and_counted(

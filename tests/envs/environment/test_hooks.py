@@ -292,8 +292,9 @@ def test_the_first_messages_are_recorded_as_plain_json() -> None:
         "content": "\ufffd",
     }
     env = Environment(system_prompt="\udfff")
-    env.reset(options={"row": {"prompt": [worked]}})
-    assert env.messages == [{"role": "system", "content": "\ufffd"}, plain]
+    user = {"role": "user", "content": "Go on."}
+    env.reset(options={"row": {"prompt": [worked, user]}})
+    assert env.messages == [{"role": "system", "content": "\ufffd"}, plain, user]
     env.reset(options={"row": {"prompt": "\ud800"}})
     assert env.messages[1]["content"] == "\ufffd"
     with pytest.raises(DataError, match=r"JSON can express.*bytes"):

@@ -147,7 +147,7 @@ def test_marked_functions_keep_their_options(calls: Calls, play: Play) -> None:
         ([PLUS], "description of 'plus', but nothing runs its calls. Override call_tool"),
         ([3], "Desk.tools_for: it was given 3, which is not a function with a name"),
         ([lambda: 3], "Desk.tools_for: .*is not a function with a name"),
-        ([{"name": "plus"}], "Desk.tools_for: tool 'plus' has no description"),
+        ([{**PLUS, "description": 3}], "Desk.tools_for: tool 'plus': description is 3"),
         ([Environment.close, Environment.close], "Desk.tools_for: tool 'close'"),
     ],
 )

@@ -251,6 +251,61 @@ def test_a_malformed_call_says_where_and_why(
     assert (call.arguments, parsed.content) == ({}, "So:")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ('{"a": 1, "a": 2}', "the argument 'a' is given twice"),
+        ('{"a": 1, "\\u0061": 2}', "the argument 'a' is given twice"),
+        ('{"tags": {"k": 1, "k": 2}}', "the element 'k' is given twice"),
+    ],
+)
+def test_an_argument_given_twice_in_json_is_malformed(
+    hermes: Reader, harmony: Reader, arguments: str, rule: str
+) -> None:
+    opening = "to=functions.add<|channel|>commentary json<|message|>"
+    for parsed in (
+        hermes(f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call><|im_end|>'),
+        harmony(f"{opening}{arguments}<|call|>"),
+    ):
+        (call,) = parsed.calls
+        assert (call.name, call.arguments) == ("add", {})
+        assert str(call.error).endswith(rule)
+
+
+def test_a_key_of_a_call_given_twice_is_malformed(hermes: Reader) -> None:
+    broken = '<tool_call>{"name": "add", "name": "add", "arguments": {}}</tool_call>'
+    bad, good = hermes(f"{broken}{hermes_call({'a': 1})}<|im_end|>").calls
+    assert "the key 'name' is given twice" in str(bad.error)
+    assert (good.arguments, good.error) == ({"a": 1}, None)
+
+
+def test_a_parameter_given_twice_is_malformed(xml: Reader) -> None:
+    body = "<parameter=a>3</parameter>\n<parameter=a>4</parameter>\n"
+    (call,) = xml(f"<tool_call>\n<function=add>\n{body}</function>\n</tool_call>").calls
+    assert (call.name, call.arguments) == ("add", {})
+    assert "the argument 'a' is given twice" in str(call.error)
+
+
+def test_an_argument_given_twice_in_a_dialect_of_json_is_malformed() -> None:
+    """With strings in markup and keys without quotes."""
+    field = {
+        "open_pattern": r"call:(?P<name>\w+)",
+        "close": "<|call|>",
+        "repeats": True,
+        "content": "json",
+        "content_args": {"string_delims": [["<|", "|>"]], "unquoted_keys": True},
+        "transform": {"name": "{name}", "arguments": "{content}"},
+    }
+    content = {"close": "<|im_end|>"}
+    template = {"start_anchor": CHATML, "fields": {"tool_calls": field, "content": content}}
+    reader = Reader(template, CHATML)
+    assert read_well(reader("call:add{note:<|{a:1,a:2}|>,a:2}<|call|>")) == [
+        ("add", {"note": "{a:1,a:2}", "a": 2})
+    ]
+    (call,) = reader("call:add{a:1,note:<|x|>,a:2}<|call|>").calls
+    assert "the argument 'a' is given twice" in str(call.error)
+
+
 def test_parameters_that_are_torn_are_no_call_without_them(xml: Reader) -> None:
     (call,) = xml("<tool_call>\n<function=add>\n<parameter=a>\n3").calls
     assert call.error is not None

@@ -69,6 +69,7 @@ def test_json_strings_and_near_misses_are_accepted(
         ({"a": 1}, ["multiply(a: int, b: int)", 'argument "b" is missing']),
         ({"a": 1, "b": "x"}, ['argument "b"', "integer", '(got "x")']),
         ({"a": 1, "b": 2.5}, ['argument "b"', "2.5"]),
+        ({"a": 1, "b": '{"k": 1, "k": 2}'}, ['argument "b"', "'k' is given twice"]),
         ({"a": 1, "b": 2, "c": 3}, ['unexpected argument "c"']),
         ([1, 2], ["must be a JSON object", "[1, 2]"]),
     ],

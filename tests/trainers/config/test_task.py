@@ -293,3 +293,23 @@ def test_a_further_environment_that_is_wrong_is_named(
         prepare(evaluation={"rows": 5, "environments": {"other": section}})
     place = "evaluation.environments.other"
     assert str(caught.value).startswith((f"{place}: {message}", f"{place}.{message}"))
+
+
+def test_a_run_is_not_prepared_where_prompts_hold_their_answers(tmp_path: Path) -> None:
+    """Neither is an evaluation nor a dry run, which prepare the same."""
+    user, said = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        "".join(f"{json.dumps({'messages': [user, said], 'n': n})}\n" for n in range(6))
+    )
+    environment = here("Adding")
+    for columns in ({"prompt": "messages"}, {"n": "n"}):
+        with pytest.raises(DataError) as caught:
+            prepare(environment=environment, data={"train": str(rows), "columns": columns})
+        message = str(caught.value)
+        assert "rows.jsonl, line 1" in message
+        assert '{prompt: "messages[:-1]", answer: "messages[-1].content"}' in message
+    columns = {"prompt": "messages[:-1]", "answer": "messages[-1].content"}
+    task = prepare(environment=environment, data={"train": str(rows), "columns": columns})
+    row = task.training_rows.row(0)
+    assert (row["prompt"], row["answer"]) == ([user], "4")

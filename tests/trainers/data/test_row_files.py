@@ -16,7 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymnast.envs import Environment
+from gymnast.envs.records.messages import in_openai_shape
 from gymnast.errors import DataError
+from gymnast.trainers.data.row_checks import check_rows
 from gymnast.trainers.data.row_files import load_rows
 
 ROWS = [
@@ -111,6 +114,82 @@ def test_what_was_written_as_json_lines_is_what_is_read(
 
 
 # Columns
+
+
+def conversation(arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """A question after a call that was answered, and its answer."""
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "Begin."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "4", "tool_call_id": "c1"},
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": "4"},
+    ]
+
+
+class Chat(Environment):
+    """Begins with what its row says."""
+
+    def tools_for(self, row: Any) -> Any:
+        return row["tools"]
+
+    def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        return 4
+
+    def reward(self, episode: Any) -> float:
+        return float(episode.answer == self.row["answer"])
+
+
+def saved_as(kind: str, rows: list[dict[str, Any]]) -> str:
+    match kind:
+        case "jsonl":
+            return write_jsonl(rows)
+        case "parquet":
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "rows.parquet")
+            return "rows.parquet"
+        case _:
+            datasets.Dataset.from_list(rows).save_to_disk("saved")
+            return "saved"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+def test_conversations_are_played_without_their_answers(kind: str, folder: Path) -> None:
+    """Whatever a table adds to calls and schemas, an episode is that of the rows written."""
+    given = [{"city": "Paris", "at": {"x": 1}}, {"a": 1, "b": [{"c": 2}, {"d": 3}]}, {"a": 2}]
+    schemas = [
+        {"name": "add", "parameters": {"type": "object", "properties": {name: {"type": "integer"}}}}
+        for name in ("a", "b", "c")
+    ]
+    rows = [
+        {"messages": conversation(arguments), "tools": [{"type": "function", "function": schema}]}
+        for arguments, schema in zip(given, schemas, strict=True)
+    ]
+    columns = {"prompt": "messages[:-1]", "answer": "messages[-1].content"}
+    loaded = load_rows(saved_as(kind, rows), columns=columns)
+    for row, written, schema in zip(loaded, rows, schemas, strict=True):
+        env = Chat()
+        env.reset(options={"row": row})
+        shown = [in_openai_shape(message) for message in env.messages]
+        assert shown == [in_openai_shape(message) for message in written["messages"][:-1]]
+        assert env.tools == [{"type": "function", "function": {"description": "", **schema}}]
+        assert row["answer"] == "4"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+def test_a_prompt_column_that_holds_the_answer_is_refused(kind: str, folder: Path) -> None:
+    rows = [{"talk": conversation({"a": 1})[3:]}, {"talk": conversation({"a": 1})}]
+    name = saved_as(kind, rows)
+    for columns in ({"prompt": "talk"}, {"prompt": "talk[*]"}):
+        with pytest.raises(DataError) as caught:
+            check_rows(load_rows(name, columns=columns), Environment(), name)
+        place = "rows.jsonl, line 1: " if kind == "jsonl" else f"{name}, row 0: "
+        assert str(caught.value).startswith(place)
+        assert "'assistant'" in str(caught.value)
+        assert f'prompt: "{columns["prompt"].replace("[*]", "[*] | ")}[:-1]"' in str(caught.value)
+    with pytest.raises(DataError) as caught:
+        check_rows(load_rows(name), Environment(), name)
+    assert '{prompt: "talk[:-1]", answer: "talk[-1].content"}' in str(caught.value)
 
 
 def test_columns_are_jmespath_over_the_rows(folder: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from gymnast.envs import Renderer
@@ -22,6 +23,36 @@ def test_only_a_new_line_ends_a_line(renderer: Renderer, tmp_path: Path) -> None
     (tmp_path / "demos.jsonl").write_bytes(text.encode())
     (found,) = read_demonstrations(tmp_path / "demos.jsonl", renderer, min_reward=1.0)
     assert found.messages[0]["content"] == "Go.\u2028Now."
+
+
+def test_conversations_exported_from_a_table_teach_no_nulls(
+    renderer: Renderer, tmp_path: Path
+) -> None:
+    """Tables give each call the arguments of all others, and each schema all keywords."""
+    records = []
+    for arguments, properties in (
+        ({"door": "red", "at": {"x": 1}}, {"door": {"type": "string"}}),
+        ({"key": 3}, {"key": {"type": "integer", "enum": [3]}}),
+    ):
+        call = {"id": "call00000", "type": "function"}
+        said = {"function": {"name": "open", "arguments": arguments}, **call}
+        parameters = {"type": "object", "properties": properties}
+        tool = {"name": "open", "description": "Open it.", "parameters": parameters}
+        messages = [
+            {"role": "user", "content": "Open it."},
+            {"role": "assistant", "content": "", "tool_calls": [said]},
+            {"role": "tool", "content": "Done.", "tool_call_id": "call00000"},
+            {"role": "assistant", "content": "It is open."},
+        ]
+        records.append({"messages": messages, "tools": [{"type": "function", "function": tool}]})
+    found = []
+    for name, lines in (
+        ("own.jsonl", records),
+        ("table.jsonl", pyarrow.Table.from_pylist(records).to_pylist()),
+    ):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, lines)))
+        found.append(read_demonstrations(tmp_path / name, renderer, min_reward=1.0))
+    assert [each.ids for each in found[0]] == [each.ids for each in found[1]]
 
 
 def test_saved_episodes_of_the_same_tokenizer_keep_their_ids(

@@ -151,6 +151,83 @@ def test_a_broken_item_does_not_spoil_its_neighbours() -> None:
     assert "is missing" in (calls[3].error or "")
 
 
+# --- Given twice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ('{"a": 1, "a": 2}', "the argument 'a' is given twice"),
+        ('{"a": 1, "a": 1}', "the argument 'a' is given twice"),
+        ('{"a": 1, "b": 2, "\\u0061": 3}', "the argument 'a' is given twice"),
+        ('{"o": {"b": 1, "b": 2}}', "the element 'b' is given twice"),
+        ('{"o": [[{"b": 1, "b": {}}]]}', "the element 'b' is given twice"),
+    ],
+)
+def test_an_argument_given_twice_is_malformed(arguments: str, rule: str) -> None:
+    """In the words of markup: `test_parameters.py`."""
+    good = '{"function": {"name": "g", "input": {"b": 1}}}'
+    for written in (arguments, json.dumps(arguments)):
+        text = f'[{{"function": {{"name": "f", "input": {written}}}}}, {good}]'
+        (bad, other), end = LISTED.read(text, 0, {}, "")
+        assert (bad.name, bad.arguments, bad.error) == ("f", {}, f"at character 0: {rule}")
+        assert (other.name, other.arguments, other.error) == ("g", {"b": 1}, None)
+        assert end == len(text)
+        for payload, text in (
+            (PLAIN, f'{{"name": "f", "arguments": {written}}}'),
+            (KEYED, f'{{"f": {written}}}'),
+        ):
+            ((call,), _) = payload.read(text, 0, {}, "")
+            assert (call.name, call.arguments, call.error) == ("f", {}, f"at character 0: {rule}")
+        with pytest.raises(Malformed) as caught:
+            NameThenJson("[ARGS]").read(f"f[ARGS]{written}", 0, {}, "")
+        assert (str(caught.value), caught.value.name) == (rule, "f")
+
+
+@pytest.mark.parametrize(
+    ("payload", "text", "key"),
+    [
+        (PLAIN, '{"name": "f", "name": "g", "arguments": {}}', "name"),
+        (PLAIN, '{"name": "f", "arguments": {"a": 1}, "arguments": {}}', "arguments"),
+        (LISTED, '[{"function": {"name": "f", "input": {}, "input": {}}}]', "input"),
+        (LISTED, '[{"id": "1", "id": "2", "function": {"name": "f", "input": {}}}]', "id"),
+        (KEYED, '{"f": {"a": 1}, "f": {"a": 2}}', "f"),
+    ],
+)
+def test_a_key_of_the_call_given_twice_is_malformed(
+    payload: JsonCalls, text: str, key: str
+) -> None:
+    ((call,), end) = payload.read(text, 0, {}, "")
+    assert (call.arguments, end) == ({}, len(text))
+    assert f"the key '{key}' is given twice" in str(call.error)
+
+
+@given(OBJECTS, st.lists(st.text(), min_size=1, max_size=4), VALUES, st.data())
+def test_a_call_is_malformed_exactly_if_a_key_repeats(
+    inner: dict[str, Any], keys: list[str], value: Any, data: st.DataObject
+) -> None:
+    written = ", ".join(
+        f"{json.dumps(key, ensure_ascii=data.draw(st.booleans()))}: {json.dumps(value)}"
+        for key in keys
+    )
+    inside = {"deep": [inner, "HERE"]} if data.draw(st.booleans()) else "HERE"
+    arguments = json.dumps(inside).replace('"HERE"', f"{{{written}}}")
+    ((call,), _) = PLAIN.read(f'{{"name": "f", "arguments": {arguments}}}', 0, {}, "")
+    assert (call.error is not None) == (len(set(keys)) < len(keys))
+    assert (call.arguments == {}) == (call.error is not None)
+
+
+def test_repeated_keys_are_found_in_linear_time() -> None:
+    """Comparing each key with all others would take hours."""
+    keys = ", ".join(f'"{number}": 1' for number in range(300_000))
+    text = f'{{"name": "f", "arguments": {{{keys}, "299999": 2}}}}'
+    ((call,), _) = PLAIN.read(text, 0, {}, "")
+    assert "'299999' is given twice" in str(call.error)
+
+
+# --- Malformed
+
+
 @pytest.mark.parametrize(
     ("payload", "text", "rule", "name"),
     [

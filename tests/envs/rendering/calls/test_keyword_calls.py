@@ -259,6 +259,8 @@ def test_arguments_without_names_follow_the_schema() -> None:
     [
         ("[f(x=1, x=2)]", 8, "'x' is given twice"),
         ("[f('x', a='y')]", 8, "'a' is given twice"),
+        ("[f(a={'k': 1, 'k': 2})]", 3, "the element 'k' is given twice"),
+        ("[f(a={'o': {k: 1, 'k': 2}})]", 3, "the element 'k' is given twice"),
         ("[f(1, 2, 3)]", 9, "no name; write KEY=VALUE"),
         ("[f(b=1, 'x')]", 8, "comes after one with a name"),
         ("[f(a='x', b=1, 2, 3)]", 15, "comes after one with a name"),

@@ -262,6 +262,14 @@ def test_empty_lists_and_objects_in_markup_need_a_schema() -> None:
     [
         (ENCLOSED, 'f"><p name="a">1</f>', 'a">1', "not closed by '</p>'"),
         (ENCLOSED, 'f"><p name="a">1</p><p name="a">2</p></f>', '<p name="a">2', "given twice"),
+        (ENCLOSED, 'f"><p name="a">{"k": 1, "k": 2}</p></f>', '<p name="a">', "given twice"),
+        (
+            ENCLOSED,
+            'f"><p name="a">[{"k": 1, "\\u006b": 2}]</p></f>',
+            '<p name="a">',
+            "given twice",
+        ),
+        (ENCLOSED, "f\"><p name=\"a\">{'k': 1, 'k': 2}</p></f>", '<p name="a">', "given twice"),
         (ENCLOSED, 'f"><p name=" ">1</p></f>', ' ">1', "key must be followed by"),
         (ENCLOSED, "f <p></f>", "f", "name must be followed by"),
         (ENCLOSED, '">', "", "must begin with the tool's name"),
