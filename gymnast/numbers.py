@@ -98,8 +98,20 @@ def mean(numbers: Sequence[float]) -> float:
     found = sum(numbers) / len(numbers)
     if math.isfinite(found) or not all(map(math.isfinite, numbers)):
         return found
-    scale = _scale(numbers)
+    scale = safe_scale(numbers)
     return sum(number * scale for number in numbers) / len(numbers) / scale
+
+
+def exact_mean(numbers: Sequence[float]) -> float:
+    """The mean whose sum is rounded once, as that of `statistics.fmean`, whatever its size.
+
+    Args:
+        numbers: At least one; NaN and infinities count as in any sum.
+    """
+    if not all(map(math.isfinite, numbers)):
+        return sum(numbers) / len(numbers)
+    scale = safe_scale(numbers)
+    return math.fsum(number * scale for number in numbers) / len(numbers) / scale
 
 
 def standard_deviation(numbers: Sequence[float]) -> float:
@@ -110,7 +122,7 @@ def standard_deviation(numbers: Sequence[float]) -> float:
     """
     if not all(map(math.isfinite, numbers)):
         return math.nan
-    scale = _scale(numbers)
+    scale = safe_scale(numbers)
     scaled = [number * scale for number in numbers]
     middle = sum(scaled) / len(scaled)
     squares = sum((number - middle) ** 2 for number in scaled)
@@ -120,6 +132,6 @@ def standard_deviation(numbers: Sequence[float]) -> float:
 _LARGE = 2.0**500  # squares of smaller numbers, and sums of them, are floats
 
 
-def _scale(numbers: Iterable[float]) -> float:
-    """A power of two by which numbers are multiplied, which is exact; 1 unless one is large."""
+def safe_scale(numbers: Iterable[float]) -> float:
+    """A power of two; squares of finite numbers times it do not overflow. 1 unless one is large."""
     return 2.0**-600 if max(map(abs, numbers), default=0.0) >= _LARGE else 1.0

@@ -218,9 +218,7 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
             yield
         except Exception as error:
             self._broken = self._broken or game in (None, self.game)
-            raise InfrastructureError(
-                f"gymnasium:{self.id}: {what}: {described(error)}"
-            ) from error
+            raise InfrastructureError(f"gymnasium:{self.id}: {what}: {described(error)}") from error
 
     def _action(self, arguments: Mapping[str, Any]) -> Any:
         space = self.game.action_space

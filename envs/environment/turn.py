@@ -150,7 +150,8 @@ async def rewarded(runner: EpisodeRunner, turn: Turn) -> tuple[float, list[tuple
     blame = runner.blame("text_rewards")
     text_rewards = checked_text_rewards(paid, turn.raw, blame)
     added = checked_sum([value for _, value in text_rewards], blame, "the rewards of the places")
-    return checked_sum([reward, added], blame, "the rewards of the turn and its places"), text_rewards
+    whole = checked_sum([reward, added], blame, "the rewards of the turn and of its places")
+    return whole, text_rewards
 
 
 def pay_by_token(info: Info, decode: Callable[[Sequence[int]], str], action: list[int]) -> None:

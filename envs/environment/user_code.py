@@ -86,6 +86,7 @@ class Blame:
                 problem += "; write `async def` and `await` async calls"
             raise self.error(problem) from error
 
+
 async def call_hook(
     function: Callable[..., Any], *arguments: Any, thread: EpisodeThread, blame: Blame
 ) -> Any:
@@ -175,8 +176,9 @@ def checked_state(value: Any, blame: Blame) -> Hashable:
         call_contained(lambda: hash(value))
     except Exception as error:
         raise blame.error(
-            f"returned {shown(value)}, which cannot be hashed ({described(error)}); return a string, a number "
-            "or a tuple of these, such as tuple(a_list) or json.dumps(a_dict, sort_keys=True)"
+            f"returned {shown(value)}, which cannot be hashed ({described(error)}); return a "
+            "string, a number or a tuple of these, such as tuple(a_list) or json.dumps(a_dict, "
+            "sort_keys=True)"
         ) from error
     state: Hashable = value
     return state
