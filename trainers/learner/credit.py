@@ -11,7 +11,7 @@ advantage/out_of_range      the number of episodes without an advantage because 
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import torch
@@ -53,20 +53,23 @@ def with_advantages(
         ConfigError: The estimator gave another number of advantages than there are turns or
             tokens, or has no mark that says which, where they are as many.
     """
-    within = [list(filter(is_in_range, group)) for group in groups]
+    kept = [[is_in_range(trajectory) for trajectory in group] for group in groups]
+    within = [list(compress(group, of_group)) for group, of_group in zip(groups, kept, strict=True)]
     batch = reward_batch(within, weights)
     given = estimator(batch) if len(batch.rewards) else []
     advantages, by_token = _checked(given, batch, estimator)
-    episodes = [trajectory for group in within for trajectory in group]
-    of_each = dict(zip(map(id, episodes), advantages, strict=True))
+    remaining, excluded = iter(advantages), list[Trajectory]()
 
-    def credited(trajectory: Trajectory) -> CreditedTrajectory:
+    def credited(trajectory: Trajectory, in_range: bool) -> CreditedTrajectory:
+        if in_range:
+            return CreditedTrajectory(trajectory, next(remaining), by_token)
+        excluded.append(trajectory)
         places = trajectory.action_tokens if by_token else trajectory.steps
-        values = of_each.get(id(trajectory), torch.zeros(places))
-        return CreditedTrajectory(trajectory, values, by_token)
+        return CreditedTrajectory(trajectory, torch.zeros(places), by_token)
 
-    _warn_of_excluded([each for group in groups for each in group if id(each) not in of_each])
-    return [[credited(trajectory) for trajectory in group] for group in groups]
+    learned = [list(map(credited, *each)) for each in zip(groups, kept, strict=True)]
+    _warn_of_excluded(excluded)
+    return learned
 
 
 def is_in_range(trajectory: Trajectory) -> bool:
