@@ -206,7 +206,7 @@ def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
     if value is None:
         return 0.0, {"no_reward": True}
     if isinstance(value, Score):
-        reward, extra = checked_reward(dict(value.parts), blame)
+        reward, extra = checked_reward(checked_numbers(value.parts, blame), blame)
         return reward, {**extra, "metrics": checked_numbers(value.metrics, blame)}
     if not isinstance(value, Mapping):
         return checked_number(value, blame), {}

@@ -155,6 +155,8 @@ def all_of(*scorers: Scorer, **named: Scorer) -> Sum:
                 "weighted_sum takes punishments too"
             )
     total = sum(part.share for part in parts)
+    if not is_finite(total):
+        raise ConfigError("all_of: the weights add up to more than a float holds; scale them down")
     return Sum(tuple(part._replace(share=part.share / total) for part in parts))
 
 

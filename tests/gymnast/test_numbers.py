@@ -84,6 +84,7 @@ def test_numbers_of_any_type_become_floats(value: Any, number: float) -> None:
         np.longdouble("1e400"),
         np.array(10**400, dtype=object),
     ],
+    ids=lambda value: type(value).__name__,
 )
 def test_numbers_beyond_float_are_infinite_and_refused(large: Any, sign: int) -> None:
     assert as_float(sign * large) == sign * math.inf
