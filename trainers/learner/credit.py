@@ -67,7 +67,8 @@ def with_advantages(
         places = trajectory.action_tokens if by_token else trajectory.steps
         return CreditedTrajectory(trajectory, torch.zeros(places), by_token)
 
-    learned = [list(map(credited, *each)) for each in zip(groups, kept, strict=True)]
+    pairs = zip(groups, kept, strict=True)
+    learned = [list(map(credited, group, of_group)) for group, of_group in pairs]
     _warn_of_excluded(excluded)
     return learned
 
@@ -143,7 +144,8 @@ def advantage_metrics(groups: Sequence[Sequence[CreditedTrajectory]]) -> dict[st
         metrics["advantage/mean_abs"] = advantages.abs().mean().item()
         metrics["advantage/std"] = advantages.std(correction=0).item()
     excluded = sum(not is_in_range(episode.trajectory) for episode in episodes)
-    metrics |= {"advantage/out_of_range": excluded} if excluded else {}
+    if excluded:
+        metrics["advantage/out_of_range"] = float(excluded)
     rewards = [{e.trajectory.reward for e in group} for group in groups if len(group) > 1]
     if rewards:
         metrics["advantage/groups_alike"] = sum(len(r) == 1 for r in rewards) / len(rewards)

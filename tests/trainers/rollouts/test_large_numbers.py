@@ -167,7 +167,7 @@ class Changed(gymnasium.Wrapper[Any, Any, Any, Any]):
 def test_a_wrappers_number_leaves_its_episodes_out(
     changes: Mapping[str, Any], gather: Callable[..., Rollouts]
 ) -> None:
-    wrapper = type("Changed", (Changed,), changes)
+    wrapper = type("Changed", (Changed,), dict(changes))
     rollouts = gather(wrap=wrapper, max_failed_episodes=2)
     assert [len(group) for group in rollouts] == [2, 0, 2]
     assert rollouts.metrics["episodes/left_out"] == 2
