@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 from gymnast.envs.records.score import Score
 from gymnast.envs.rubrics.later import Later
+from gymnast.errors import shown
 from gymnast.numbers import finite_number
 from gymnast.types import Message
 
@@ -153,7 +154,8 @@ def _number(name: str, value: Any) -> float:
     try:
         return finite_number(value)
     except ValueError as error:
-        raise ValueError(f"the rubric {name!r} returned {error}; it must return one") from error
+        problem = f"the rubric {name!r} returned {shown(value)}; it must be a finite number"
+        raise ValueError(problem) from error
 
 
 def joined(*names: str) -> str:

@@ -31,7 +31,7 @@ def repr_of(accident: Any) -> str:
 
 
 def test_rewards_of_a_turn_beyond_float_end_its_episode(calls: Calls, outside: Any) -> None:
-    env = outside(reward=1e308, max_turns=5)
+    env = outside(reward=1e308)
     twice = calls(("act", {"action": 1}), ("act", {"action": 1}))
     (outcome,) = play(env, twice)
     assert outcome.info["stop_reason"] is StopReason.error and outcome.reward == 0.0
