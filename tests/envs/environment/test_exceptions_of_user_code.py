@@ -208,7 +208,7 @@ def test_a_coroutine_that_is_closed_closes_what_it_awaits() -> None:
 
 def test_contained_code_gets_and_gives_what_it_would_alone() -> None:
     async def adds() -> int:
-        first = await asyncio.gather(asyncio.sleep(0, 1), asyncio.sleep(0.001, 2))
+        first = [*await asyncio.gather(asyncio.sleep(0, 1), asyncio.sleep(0.001, 2))]
         try:
             await asyncio.wait_for(asyncio.Event().wait(), 0.001)
         except TimeoutError:
