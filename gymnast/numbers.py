@@ -35,7 +35,7 @@ def finite_number(value: Any) -> float:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether `finite_number` converts a value."""
+    """Return True if `finite_number` converts a value."""
     try:
         finite_number(value)
     except ValueError:

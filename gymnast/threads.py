@@ -290,7 +290,7 @@ def call_contained(function: Callable[[], T]) -> T:
 
 
 def being_cancelled() -> bool:
-    """Whether the current task is cancelled, rather than something that its code waits for."""
+    """Return True if the current task is cancelled, rather than something that it waits for."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # this thread has no event loop

@@ -74,7 +74,7 @@ def with_advantages(
 
 
 def is_in_range(trajectory: Trajectory) -> bool:
-    """Whether none of an episode's rewards is beyond `LARGEST_REWARD`."""
+    """Return True if no reward of an episode is beyond `LARGEST_REWARD`."""
     by_token = (reward for context in trajectory.contexts for reward in context.token_rewards)
     numbers = chain(
         trajectory.all_turn_rewards,
