@@ -61,7 +61,8 @@ def returning(hook: str, value: Any, *, is_async: bool = False) -> Environment:
     async def later(self: Any, *arguments: Any) -> Any:
         return value
 
-    return type("Odd", (Environment,), {hook: later if is_async else method})()
+    made: type[Environment] = type("Odd", (Environment,), {hook: later if is_async else method})
+    return made()
 
 
 def played(env: Environment, *messages: Any) -> list[Outcome]:
@@ -89,7 +90,7 @@ def test_wrong_numbers_name_hook_and_row(place: str, number: Any, is_async: bool
 def test_a_long_answer_is_no_overflow_error() -> None:
     class Near(Environment):
         def reward(self, episode: Any) -> int:
-            return -abs(int(episode.answer) - self.row["answer"])
+            return -abs(int(episode.answer) - int(self.row["answer"]))
 
     with pytest.raises(UserCodeError) as caught:
         played(Near(), {"role": "assistant", "content": "1" * 310})
@@ -209,7 +210,7 @@ def test_results_of_tools_may_be_numbers_of_any_size(calls: Callable[..., Any]) 
         @tool
         def power(self, base: int, exponent: int) -> int:
             """Compute a power."""
-            return base**exponent
+            return int(base**exponent)
 
     small, large, _ = played(
         Powers(),
