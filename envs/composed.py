@@ -18,7 +18,7 @@ from gymnast.envs.environment.user_code import Blame, call_hook
 from gymnast.envs.registry import setting_names
 from gymnast.envs.tools.json_schema import tools_by_name
 from gymnast.envs.tools.running import call_user_code
-from gymnast.errors import ToolDefinitionError
+from gymnast.errors import ToolDefinitionError, shown
 from gymnast.sandboxes.contract.base import Sandbox
 
 # Settings of the whole that parts know too.
@@ -159,7 +159,7 @@ class Composed(Environment):
             returned = await self._call(number, "metrics", episode)
             if not isinstance(returned, Mapping):
                 blame = Blame(cls.__name__, "metrics", self.row or None)
-                raise blame.error(f"returned {returned!r}; it must return a dict of numbers")
+                raise blame.error(f"returned {shown(returned)}; it must return a dict of numbers")
             found = {**returned, **found}
         return found
 

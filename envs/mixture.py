@@ -6,7 +6,6 @@ A row says in its column `environment` which one plays it; without a row, `reset
 weights. `MixtureOrder` is the order in which training goes through them.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,8 +19,9 @@ from gymnast.envs.environment.tokens.spaces import TokenIds
 from gymnast.envs.records.episode import Info, Outcome
 from gymnast.envs.registry import find, make
 from gymnast.envs.rendering.renderer import Renderer
-from gymnast.errors import ConfigError, DataError
+from gymnast.errors import ConfigError, DataError, shown
 from gymnast.lookup import did_you_mean
+from gymnast.numbers import is_finite
 
 COUNTED = "environments/"  # how the metrics of one of the environments begin
 EPISODES = "episodes"
@@ -301,9 +301,13 @@ def check_weights(weights: Sequence[tuple[str, float]]) -> dict[str, float]:
                 f"Mixture: two environments have the name {name!r}; give each its own (names=...)."
             )
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not 0 < weight < math.inf:
+        if not number or not is_finite(weight) or weight <= 0:
             raise ConfigError(
-                f"Mixture: the weight of {name} must be a number > 0, got {weight!r:.100}."
+                f"Mixture: the weight of {name} must be a number > 0, got {shown(weight, 100)}."
             )
         checked[name] = float(weight)
+    if not is_finite(sum(checked.values())):
+        raise ConfigError(
+            "Mixture: the weights add up to more than a float holds; scale them down."
+        )
     return checked

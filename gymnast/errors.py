@@ -37,6 +37,7 @@ What the *model* writes never raises: it becomes an observation. Messages name t
 value, the rule and the way out. `str()` of an error is safe to print, whatever it quotes.
 """
 
+import reprlib
 from typing import Any
 
 from gymnast.visible import visible
@@ -224,3 +225,46 @@ def first_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     return " ".join(lines)[:400] if lines[0].endswith(":") else lines[0]
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the message of an exception of other code: "KeyError: 'answer'"."""
+    try:
+        text = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # `__str__` is other code too
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """Return the repr of a value of other code, which may be long or may not have one.
+
+    Args:
+        value: Any object; its `__repr__` may raise, as that of an int of 4,301 digits does.
+        most: How many characters are kept; "..." follows where others are left out.
+    """
+    try:
+        text = repr(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        text = _SHORT.repr(value)
+    return text if len(text) <= most else text[:most] + "..."
+
+
+class _ShortRepr(reprlib.Repr):
+    """Shows an object that has no repr as `<Type instance at 0x...>`, wherever it stands."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        try:
+            return super().repr1(x, level)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            number = f" of {x.bit_length()} bits" if isinstance(x, int) else ""
+            return f"<{type(x).__name__} instance{number}>"
+
+
+_SHORT = _ShortRepr()

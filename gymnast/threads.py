@@ -6,6 +6,9 @@ exiting while a call hangs; `asyncio.run` refuses to nest. The threads here belo
 - `EpisodeThread` runs an episode's sync code from a coroutine, all of it on one thread.
 - `in_background` runs one blocking call from a coroutine, on a thread of its own.
 - `run_blocking` runs a coroutine from sync code, inside a running event loop as well.
+
+`Contained` awaits code of other authors, and `call_contained` calls it: an exception that is not an
+`Exception`, such as `SystemExit`, becomes one, as it does on these threads.
 """
 
 import asyncio
@@ -13,12 +16,13 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
-from gymnast.errors import InfrastructureError
+from gymnast.errors import InfrastructureError, described
 from gymnast.shared_threads import (
     Call,
     Outcome,
@@ -216,20 +220,98 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
             waiting.blocked = False
 
 
+class Contained(Awaitable[T]):
+    """Awaits code of other authors, which must end neither the event loop nor the run.
+
+        result = await Contained(tool(**arguments))
+
+    `SystemExit`, `GeneratorExit`, `BaseExceptionGroup` and other exceptions that are not an
+    `Exception` become a RuntimeError with the original as `__cause__`. `CancelledError` and
+    `KeyboardInterrupt` pass; a group that holds a `KeyboardInterrupt` becomes one, since task
+    groups of other libraries wrap Ctrl-C so. A `GeneratorExit` passes where this coroutine is
+    closed, rather than raised by the code: hence the loop by hand.
+
+    Args:
+        awaitable: A coroutine, a task, or anything else that can be awaited.
+    """
+
+    def __init__(self, awaitable: Awaitable[T]) -> None:
+        self._awaitable = awaitable
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coroutine = _awaited(self._awaitable)
+        resume: Callable[[], Any] = partial(coroutine.send, None)
+        while True:
+            try:
+                waits_for = resume()
+            except StopIteration as ended:
+                result: T = ended.value
+                return result
+            except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                if _holds_interrupt(error):
+                    raise KeyboardInterrupt from error
+                raise as_exception(error) from error
+            try:
+                value = yield waits_for
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:
+                resume = partial(coroutine.throw, error)
+            else:
+                resume = partial(coroutine.send, value)
+
+
+def _holds_interrupt(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_holds_interrupt, error.exceptions))
+    return isinstance(error, KeyboardInterrupt)
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def call_contained(function: Callable[[], T]) -> T:
+    """Call code of other authors on this thread; see `Contained`.
+
+    Raises:
+        Exception: Whatever it raised, or a RuntimeError in place of what is not an `Exception`.
+        KeyboardInterrupt: Likewise.
+    """
+    try:
+        return function()
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise as_exception(error) from error
+
+
+def being_cancelled() -> bool:
+    """Return True if the current task is cancelled, rather than something that it waits for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # this thread has no event loop
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def as_exception(error: BaseException) -> RuntimeError:
+    """SystemExit and the like as an exception that an event loop can carry."""
+    stopped = RuntimeError(described(error))
+    stopped.__cause__ = error
+    return stopped
+
+
 def _result(outcome: Outcome) -> Any:
     value, error = outcome
     if error is None:
         return value
     if isinstance(error, Exception):
         raise error
-    raise _as_exception(error)
-
-
-def _as_exception(error: BaseException) -> RuntimeError:
-    """SystemExit and the like as an exception that an event loop can carry."""
-    stopped = RuntimeError(f"{type(error).__name__}: {error}")
-    stopped.__cause__ = error
-    return stopped
+    raise as_exception(error)
 
 
 def _nothing() -> None:
@@ -261,7 +343,7 @@ async def _contained(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return await coroutine
     except (SystemExit, KeyboardInterrupt) as error:
-        raise _as_exception(error) from error
+        raise as_exception(error) from error
 
 
 def _forget() -> None:

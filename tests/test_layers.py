@@ -20,6 +20,7 @@ BOTTOM = {
     "chat_protocol",
     "errors",
     "lookup",
+    "numbers",
     "shared_threads",
     "threads",
     "types",

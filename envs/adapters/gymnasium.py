@@ -1,7 +1,6 @@
 """`gymnasium:ID`: Play a game of Gymnasium's, by calls of the tool `act`."""
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +20,9 @@ from gymnast.envs.records.episode import Turn
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.envs.tools.results import shortened
-from gymnast.errors import ConfigError, InfrastructureError
+from gymnast.errors import ConfigError, InfrastructureError, described
+from gymnast.numbers import finite_number, finite_sum
+from gymnast.threads import call_contained
 from gymnast.types import Message
 from gymnast.visible import visible_logger
 
@@ -119,7 +120,9 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         self._earned = 0.0
         self._over = self._stepping = self._broken = self._closed = False
         with self._blamed(f"reset(seed={seed})"):
-            self._observation, _ = self.game.reset(seed=seed, options=row.get("options"))
+            options = row.get("options")
+            begun = call_contained(lambda: self.game.reset(seed=seed, options=options))
+            self._observation, _ = begun
         parts = (self.instructions, self._told(), "Act by calling the tool act.")
         return [{"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
@@ -182,10 +185,10 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         game, self._stepping = self.game, True
         try:
             with self._blamed(f"step({action!r:.200})", game):
-                observation, reward, terminated, truncated, _ = game.step(action)
-                earned, over, cut_off = float(reward), bool(terminated), bool(truncated)
-                if not math.isfinite(earned):
-                    raise ValueError(f"the reward is {earned}")
+                taken = call_contained(lambda: game.step(action))
+                observation, reward, terminated, truncated, _ = taken
+                earned = finite_sum([self._earned, _reward(reward)])
+                over, cut_off = bool(terminated), bool(truncated)
         finally:
             late = game is not self.game or self._closed  # the step was given up
             self._stepping = self._stepping and late
@@ -194,7 +197,7 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         if late:
             return ""
         self._observation = observation
-        self._earned += earned
+        self._earned = earned
         if over or cut_off:
             self._over = True
             self.end_episode(truncated=not over)
@@ -215,9 +218,7 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
             yield
         except Exception as error:
             self._broken = self._broken or game in (None, self.game)
-            raise InfrastructureError(
-                f"gymnasium:{self.id}: {what}: {type(error).__name__}: {error}"
-            ) from error
+            raise InfrastructureError(f"gymnasium:{self.id}: {what}: {described(error)}") from error
 
     def _action(self, arguments: Mapping[str, Any]) -> Any:
         space = self.game.action_space
@@ -267,6 +268,18 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
                 f"({observations!r:.200}), which no text can show; subclass "
                 "gymnast.envs.adapters.gymnasium.GymnasiumEnvironment and override describe."
             )
+
+
+def _reward(value: Any) -> float:
+    """The reward of a step.
+
+    Raises:
+        ValueError: It is not a finite number.
+    """
+    try:
+        return finite_number(value)
+    except ValueError as error:
+        raise ValueError(f"the reward is {error}") from error
 
 
 @cache

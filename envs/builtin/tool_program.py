@@ -5,7 +5,6 @@ docs/container.md specifies what it reads and prints; `container.py` decides whe
 
 import dataclasses
 import json
-import math
 import posixpath
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,8 @@ from gymnast.envs.boxes.safe_python import python_that_imports_from_its_folder, 
 from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.json_schema import tool_of_schema
-from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError
+from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError, shown
+from gymnast.numbers import finite_number, finite_sum
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
 
@@ -112,18 +112,21 @@ class ToolProgram:
 
 def _reward(argv: tuple[str, ...], text: str, row: Any) -> Reward:
     reward = _read(argv, "reward", text, row)
-    if isinstance(reward, dict) and all(map(_is_finite, reward.values())):
-        return {name: float(number) for name, number in reward.items()}
-    if not _is_finite(reward):
-        _blame(argv, "reward", f"printed {text!r:.200}, which is no finite number, nor some", row)
-    return float(reward)
-
-
-def _is_finite(value: Any) -> bool:
     try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
-        return False
+        if not isinstance(reward, dict):
+            return _number(reward)
+        parts = {name: _number(value) for name, value in reward.items()}
+        finite_sum(parts.values())
+    except ValueError as error:
+        problem = f"printed {text!r:.200}, which is no finite number, nor some: {error}"
+        _blame(argv, "reward", problem, row)
+    return parts
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is not a number")
+    return finite_number(value)
 
 
 _known: dict[tuple[BoxSettings, tuple[str, ...]], ToolProgram] = {}

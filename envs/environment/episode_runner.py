@@ -33,6 +33,7 @@ from gymnast.envs.environment.user_code import (
     checked_response,
     checked_reward,
     checked_state,
+    checked_sum,
 )
 from gymnast.envs.environment.worked_turns import with_worked_turns
 from gymnast.envs.records.episode import CallRecord, Info, Timings
@@ -280,7 +281,8 @@ class EpisodeRunner(HookCalls):
             with state.timings.measure("cleanup"):
                 await self.stop_program()
             scored, extra = await self._score()
-            reward += scored
+            what = "the rewards of the last turn and of the episode"
+            reward = checked_sum([reward, scored], self.blame("reward"), what)
         if state.failure is not None:
             reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
             state.stop_reason = StopReason.error

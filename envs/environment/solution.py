@@ -20,7 +20,7 @@ from gymnast.envs.environment.user_code import Blame
 from gymnast.envs.records.assistant import assistant_message, with_call_ids
 from gymnast.envs.records.episode import CallRecord, Outcome
 from gymnast.errors import ConfigError, InfrastructureError, NoSolution
-from gymnast.threads import EpisodeThread
+from gymnast.threads import Contained, EpisodeThread
 from gymnast.types import Message, StopReason
 
 _OVER = object()
@@ -185,9 +185,9 @@ class Solution:
                 async with asyncio.timeout(self._timeout_s) as limit:
                     if self._steps is None:
                         self._steps = await self._begin()
-                        return await anext(self._steps)
+                        return await Contained(anext(self._steps))
                     answers = [dict(message) for message in self._state.turns[-1].results]
-                    return await self._steps.asend(answers)
+                    return await Contained(self._steps.asend(answers))
             except StopAsyncIteration:
                 return _OVER
             except TimeoutError:
@@ -203,11 +203,11 @@ class Solution:
         """Call the hook; bring what it returns into one form."""
         row = self._state.row
         if inspect.iscoroutinefunction(self._hook):
-            given = await self._hook(row)
+            given = await Contained(self._hook(row))
         else:
             given = await self._thread.run(lambda: self._hook(row))
             if inspect.isawaitable(given):
-                given = await given
+                given = await Contained(given)
         if given is None:
             raise self._blame.error("returned None: there is no solution for this row", NoSolution)
         if inspect.isasyncgen(given):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.tokens.context import TokenContext, paid_by_token
-from gymnast.envs.environment.user_code import checked_number, checked_text_rewards
+from gymnast.envs.environment.user_code import checked_number, checked_sum, checked_text_rewards
 from gymnast.envs.records.endings import first_reason
 from gymnast.envs.records.episode import Info, Outcome, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
@@ -147,8 +147,11 @@ async def rewarded(runner: EpisodeRunner, turn: Turn) -> tuple[float, list[tuple
         returned = await runner.scoring_hook("turn_reward", 0.0, turn)
         paid = await runner.scoring_hook("text_rewards", (), turn)
     reward = checked_number(returned, runner.blame("turn_reward"))
-    text_rewards = checked_text_rewards(paid, turn.raw, runner.blame("text_rewards"))
-    return reward + sum(value for _, value in text_rewards), text_rewards
+    blame = runner.blame("text_rewards")
+    text_rewards = checked_text_rewards(paid, turn.raw, blame)
+    added = checked_sum([value for _, value in text_rewards], blame, "the rewards of the places")
+    whole = checked_sum([reward, added], blame, "the rewards of the turn and of its places")
+    return whole, text_rewards
 
 
 def pay_by_token(info: Info, decode: Callable[[Sequence[int]], str], action: list[int]) -> None:
@@ -164,6 +167,10 @@ async def ended(runner: EpisodeRunner, taken: TurnTaken, reason: StopReason | No
         runner: Runs the episode.
         taken: The turn, which is recorded.
         reason: Why it is the last one; None if it is not.
+
+    Raises:
+        UserCodeError: A hook raised, or returned what is not a finite number; or the rewards of the
+            episode add up to more than a float holds.
     """
     state, turn, reward = runner.state, taken.turn, taken.reward
     extra: Info = {}
@@ -176,7 +183,8 @@ async def ended(runner: EpisodeRunner, taken: TurnTaken, reason: StopReason | No
         reward, extra = await runner.end(reward)
     if taken.text_rewards and state.broken is None:
         extra["text_rewards"] = list(taken.text_rewards)
-    state.paid += reward
+    blame = runner.blame("turn_reward" if reason is None else "reward")
+    state.paid = checked_sum([state.paid, reward], blame, "the rewards of the episode's turns")
     ended = state.stop_reason
     info = {
         "timings": state.timings,

@@ -1,17 +1,18 @@
 """Calling the hooks that a user writes, and checking what they return.
 
 An exception in a hook is the user's to fix, so it becomes a `UserCodeError` that carries the row.
-`InfrastructureError` and the errors that Gymnast raises on purpose pass through unchanged, except
-those that a path or a text of the policy's may have caused.
+So does a number that is not finite or that no float holds. `InfrastructureError` and the errors
+that Gymnast raises on purpose pass through unchanged, except those that a path or a text of the
+policy's may have caused.
 """
 
 import asyncio
 import functools
-import math
-import reprlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from gymnast.envs.environment.hooks import Hooks
@@ -30,9 +31,12 @@ from gymnast.errors import (
     SandboxFileError,
     SandboxTextError,
     UserCodeError,
+    described,
+    shown,
 )
+from gymnast.numbers import finite_number, finite_sum
 from gymnast.sandboxes.contract.base import Sandbox
-from gymnast.threads import EpisodeThread
+from gymnast.threads import EpisodeThread, being_cancelled, call_contained
 from gymnast.types import Message
 
 # Raised by a scoring hook, these may be due to what the policy left in its box or said.
@@ -56,13 +60,8 @@ class Blame:
 
     def error(self, problem: str, kind: type[UserCodeError] = UserCodeError) -> UserCodeError:
         """The error that names the class, the hook, the row and what went wrong."""
-        try:
-            shown = repr(self.row)
-        except Exception:  # raised by an object in the row
-            shown = reprlib.repr(self.row)
-        if len(shown) > _MAX_ROW_CHARACTERS:
-            shown = shown[:_MAX_ROW_CHARACTERS] + "..."
-        return kind(self.hook, self.row, f"{self.owner}.{self.hook}: {problem}", shown)
+        row = shown(self.row, _MAX_ROW_CHARACTERS)
+        return kind(self.hook, self.row, f"{self.owner}.{self.hook}: {problem}", row)
 
     @contextmanager
     def of_what_raises(self) -> Iterator[None]:
@@ -73,12 +72,16 @@ class Blame:
         """
         try:
             yield
-        except (GymnastError, asyncio.CancelledError) as error:
+        except GymnastError as error:
             if not isinstance(error, POLICY_ERRORS):
                 raise
-            raise self.error(f"{type(error).__name__}: {error}") from error
+            raise self.error(described(error)) from error
+        except asyncio.CancelledError as error:
+            if being_cancelled():
+                raise
+            raise self.error(described(error)) from error
         except (Exception, SystemExit) as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = described(error)
             if "'coroutine' object" in problem:
                 problem += "; write `async def` and `await` async calls"
             raise self.error(problem) from error
@@ -105,17 +108,34 @@ def checked_number(value: Any, blame: Blame, what: str = "") -> float:
     """A reward as a float.
 
     Raises:
-        UserCodeError: It is not a finite number.
+        UserCodeError: It is not a finite number, or no float is as large.
     """
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    text, way_out = ("the text ", ", as float(...)") if isinstance(value, str) else ("", "")
-    if text or not math.isfinite(number):
-        rule = f"it must return a finite number{way_out}"
-        raise blame.error(f"returned {text}{value!r}{what}; {rule}")
-    return number
+        return finite_number(value)
+    except ValueError as error:
+        text, way_out = ("the text ", ", as float(...)") if isinstance(value, str) else ("", "")
+        if isinstance(value, int | Fraction | Decimal):
+            way_out = ", of a size that a float holds: at most 1.8e308"
+        problem = f"returned {text}{shown(value)}{what}; it must return a finite number{way_out}"
+        raise blame.error(problem) from error
+
+
+def checked_sum(numbers: Iterable[float], blame: Blame, what: str) -> float:
+    """The sum of finite floats.
+
+    Args:
+        numbers: In the order in which they are added.
+        blame: Of the hook that returned the last of them.
+        what: Names the numbers, for the error: "the parts of the reward".
+
+    Raises:
+        UserCodeError: No float is as large.
+    """
+    try:
+        return finite_sum(numbers)
+    except ValueError as error:
+        problem = f"{what} add up to more than a float holds, 1.8e308; return smaller numbers"
+        raise blame.error(problem) from error
 
 
 def checked_text_rewards(value: Any, text: str, blame: Blame) -> list[tuple[int, float]]:
@@ -125,19 +145,25 @@ def checked_text_rewards(value: Any, text: str, blame: Blame) -> list[tuple[int,
         UserCodeError: It is not a list of pairs (end, reward), or a place is not in the text.
     """
     if isinstance(value, Mapping | str) or not isinstance(value, Iterable):
-        raise blame.error(f"returned {value!r:.200}; it must return pairs (end, reward)")
+        raise blame.error(f"returned {shown(value)}; it must return pairs (end, reward)")
+    with blame.of_what_raises():
+        pairs = call_contained(lambda: list(map(_pair, value)))
     paid = []
-    for pair in value:
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise blame.error(f"returned {pair!r:.200} for a place; it must be (end, reward)")
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise blame.error(f"returned {shown(pair)} for a place; it must be (end, reward)")
         end, reward = pair
         if not isinstance(end, int) or isinstance(end, bool) or not 1 <= end <= len(text):
             raise blame.error(
-                f"returned the place {end!r:.200}; it must be a whole number from 1 to the length "
+                f"returned the place {shown(end)}; it must be a whole number from 1 to the length "
                 f"of turn.raw, here {len(text)}"
             )
         paid.append((end, checked_number(reward, blame, f" for the place {end}")))
     return paid
+
+
+def _pair(given: Any) -> Any:
+    return tuple(given) if isinstance(given, Sequence) else given
 
 
 def checked_state(value: Any, blame: Blame) -> Hashable:
@@ -147,11 +173,12 @@ def checked_state(value: Any, blame: Blame) -> Hashable:
         UserCodeError: It cannot be hashed.
     """
     try:
-        hash(value)
-    except TypeError as error:
+        call_contained(lambda: hash(value))
+    except Exception as error:
         raise blame.error(
-            f"returned {value!r:.200}, which cannot be hashed ({error}); return a string, a number "
-            "or a tuple of these, such as tuple(a_list) or json.dumps(a_dict, sort_keys=True)"
+            f"returned {shown(value)}, which cannot be hashed ({described(error)}); return a "
+            "string, a number or a tuple of these, such as tuple(a_list) or json.dumps(a_dict, "
+            "sort_keys=True)"
         ) from error
     state: Hashable = value
     return state
@@ -164,10 +191,10 @@ def checked_numbers(value: Any, blame: Blame) -> dict[str, float]:
         UserCodeError: It is not a mapping from names to finite numbers.
     """
     if not isinstance(value, Mapping):
-        raise blame.error(f"returned {value!r}; it must return a dict of numbers")
-    return {
-        str(name): checked_number(number, blame, f" for {name!r}") for name, number in value.items()
-    }
+        raise blame.error(f"returned {shown(value)}; it must return a dict of numbers")
+    with blame.of_what_raises():
+        items = call_contained(lambda: [(str(name), value[name]) for name in value])
+    return {name: checked_number(number, blame, f" for {name!r}") for name, number in items}
 
 
 def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
@@ -179,12 +206,13 @@ def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
     if value is None:
         return 0.0, {"no_reward": True}
     if isinstance(value, Score):
-        reward, extra = checked_reward(dict(value.parts), blame)
+        reward, extra = checked_reward(checked_numbers(value.parts, blame), blame)
         return reward, {**extra, "metrics": checked_numbers(value.metrics, blame)}
     if not isinstance(value, Mapping):
         return checked_number(value, blame), {}
     parts = checked_numbers(value, blame)
-    return sum(parts.values(), 0.0), {"reward_parts": parts}
+    reward = checked_sum(parts.values(), blame, "the parts of the reward")
+    return reward, {"reward_parts": parts}
 
 
 def checked_messages(value: Any, blame: Blame) -> list[Message]:
@@ -198,7 +226,7 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
     except DataError as error:
         raise blame.error(f"returned messages that are not text: {error}") from error
     except ValueError as error:
-        raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error
+        raise blame.error(f"returned {shown(value)}; it must return {error}, or None") from error
 
 
 def checked_response(value: Any, blame: Blame) -> tuple[list[Message], Any]:
@@ -231,7 +259,7 @@ def checked_request(value: Any, contexts: int, blame: Blame) -> NextRequest:
         UserCodeError: It is no request, of an unknown context, or speaks for the policy in one.
     """
     if not isinstance(value, NextRequest):
-        raise blame.error(f"returned {value!r:.200}; it must return a NextRequest, or None")
+        raise blame.error(f"returned {shown(value)}; it must return a NextRequest, or None")
     if value.branch is not None and value.branch not in range(contexts):
         raise blame.error(
             f"returned a request of context {value.branch!r}, but the episode has {contexts}; "
@@ -283,7 +311,7 @@ class HookCalls:
 
     def _prepare(self, box: Sandbox) -> None:
         with self.blame("prepare_sandbox").of_what_raises():
-            self.hooks._hook("prepare_sandbox")(box)
+            call_contained(lambda: self.hooks._hook("prepare_sandbox")(box))
 
     @property
     def thread(self) -> EpisodeThread:

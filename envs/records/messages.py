@@ -260,7 +260,7 @@ def encodable(value: Any) -> Any:
     """A JSON value without lone surrogates, which JSON can hold but no tokenizer or file can.
 
     A value that is nested too deeply becomes a note, so that it can be written to JSON from any
-    depth of the stack.
+    depth of the stack; and so does one with an int of more digits than Python writes.
     """
     if _is_deeper(value, _DEEPEST):
         return "(nested too deeply to record)"
@@ -270,6 +270,8 @@ def encodable(value: Any) -> Any:
     except UnicodeEncodeError:
         clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return clean if isinstance(value, str) else json.loads(clean)
+    except ValueError:  # of more than 4,300 digits
+        return "(a number too long to record)"
     return value
 
 

@@ -11,7 +11,6 @@ Sync parts run one after another, async ones at the same time.
 """
 
 import inspect
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,8 @@ from typing import Any, NamedTuple
 from gymnast.envs.records.score import Score
 from gymnast.envs.rubrics.later import Later, Together, give_up
 from gymnast.envs.rubrics.rubric import Played, Rubric, Scorer, begin, joined
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, shown
+from gymnast.numbers import is_finite
 from gymnast.threads import in_background
 
 
@@ -125,8 +125,8 @@ def weighted(scorer: Scorer, weight: float) -> Weighted:
         ConfigError: The weight is not finite, or `scorer` cannot be called.
     """
     number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not number or not math.isfinite(weight):
-        raise ConfigError(f"weighted: the weight must be a finite number, got {weight!r:.100}")
+    if not number or not is_finite(weight):
+        raise ConfigError(f"weighted: the weight must be a finite number, got {shown(weight)}")
     _check_scorer("weighted", scorer)
     return Weighted(scorer, float(weight))
 
@@ -155,6 +155,8 @@ def all_of(*scorers: Scorer, **named: Scorer) -> Sum:
                 "weighted_sum takes punishments too"
             )
     total = sum(part.share for part in parts)
+    if not is_finite(total):
+        raise ConfigError("all_of: the weights add up to more than a float holds; scale them down")
     return Sum(tuple(part._replace(share=part.share / total) for part in parts))
 
 

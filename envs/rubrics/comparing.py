@@ -125,11 +125,11 @@ def same_number(
 
     NaN is no number, and infinities are the same as themselves alone.
     """
-    one, other = _decimal(given), _decimal(right)
+    one, other = as_decimal(given), as_decimal(right)
     if not (one.is_finite() and other.is_finite()):
         return one.is_infinite() and one == other
-    relative = _ARITHMETIC.multiply(_decimal(relative_tolerance), other.copy_abs())
-    allowed = _ARITHMETIC.max(_decimal(tolerance), relative)
+    relative = _ARITHMETIC.multiply(as_decimal(relative_tolerance), other.copy_abs())
+    allowed = _ARITHMETIC.max(as_decimal(tolerance), relative)
     apart = _ARITHMETIC.subtract(one, other).copy_abs()
     return one == other or (apart.is_finite() and apart <= allowed)
 
@@ -157,6 +157,6 @@ def check_tolerances(rubric: str, *tolerances: Any) -> None:
             raise ConfigError(f"{rubric}: a tolerance must be a number >= 0, got {given!r:.100}")
 
 
-def _decimal(number: Any) -> Decimal:
+def as_decimal(number: Any) -> Decimal:
     """A number as it is written: 0.1 is a tenth."""
-    return number if isinstance(number, Decimal) else Decimal(str(number))
+    return Decimal(number if isinstance(number, int | Decimal) else str(number))

@@ -7,7 +7,6 @@ counted and asked for again; an endpoint that fails, or never gives a verdict, i
 infrastructure, like a lost server, and never a reward of 0.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,8 @@ from gymnast.envs.rubrics.later import together
 from gymnast.envs.rubrics.quoting import mark_of, quoted
 from gymnast.envs.rubrics.reading import answer_of, check_column, of_row, prompt_of
 from gymnast.envs.rubrics.rubric import Played, Rubric
-from gymnast.errors import ConfigError, EndpointError
+from gymnast.errors import ConfigError, EndpointError, shown
+from gymnast.numbers import is_finite
 from gymnast.types import Message
 
 _SYSTEM = """\
@@ -225,12 +225,12 @@ def _check(judge: Judge) -> None:
     if not isinstance(judge.criteria, str) or not judge.criteria.strip():
         raise ConfigError(f"judge: criteria must be a question, got {judge.criteria!r:.100}")
     names = [name.casefold() for name in judge.grades if isinstance(name, str)]
-    numbers = [v for v in judge.grades.values() if isinstance(v, int | float) and math.isfinite(v)]
+    numbers = [v for v in judge.grades.values() if isinstance(v, int | float) and is_finite(v)]
     plain = all(name.replace("_", "").replace("-", "").isalnum() for name in names)
     if not len(set(names)) == len(numbers) == len(judge.grades) >= 2 or not plain:
         raise ConfigError(
             "judge: grades must map at least two words to finite numbers, such as "
-            f"{{yes: 1.0, no: 0.0}}, got {judge.grades!r:.200}"
+            f"{{yes: 1.0, no: 0.0}}, got {shown(judge.grades)}"
         )
     if judge.shown not in ("answer", "conversation"):
         raise ConfigError(f"judge: shown must be answer or conversation, got {judge.shown!r:.100}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from gymnast.envs.rubrics.comparing import check_tolerances, same_number
+from gymnast.envs.rubrics.comparing import as_decimal, check_tolerances, same_number
 from gymnast.envs.rubrics.reading import answer_of, check_column, check_pattern, of_row
 from gymnast.envs.rubrics.rubric import Played, Rubric
 from gymnast.envs.rubrics.structure import json_in, parsed_json
@@ -131,8 +131,8 @@ class _Cells:
 
         def written(value: Any) -> str:
             number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-            if number and value == value:  # NaN is no number
-                numbers.append(Decimal(str(value)))
+            if number and not (decimal := as_decimal(value)).is_nan():
+                numbers.append(decimal)
                 return "number"
             if isinstance(value, Mapping):
                 items = sorted((str(key), value[key]) for key in value)

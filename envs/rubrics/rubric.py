@@ -13,7 +13,6 @@ written out once, by the outermost rubric.
 """
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -21,6 +20,8 @@ from typing import Any, ClassVar, Protocol
 
 from gymnast.envs.records.score import Score
 from gymnast.envs.rubrics.later import Later
+from gymnast.errors import shown
+from gymnast.numbers import finite_number
 from gymnast.types import Message
 
 METRICS = "rubrics/"
@@ -105,7 +106,7 @@ def begin(scorer: Scorer, name: str, episode: Played, environment: Any) -> Any:
         environment: None, or that of the episode.
 
     Raises:
-        TypeError, ValueError: It returned something else.
+        ValueError: It returned something else.
     """
     if isinstance(scorer, Rubric):
         found = scorer.score(episode, environment)
@@ -137,7 +138,7 @@ def as_score(name: str, found: Any) -> Score | None:
         found: A number, a mapping of numbers, a `Score` or None.
 
     Raises:
-        TypeError, ValueError: It is something else, or not finite.
+        ValueError: It is something else, or not finite.
     """
     if found is None:
         return None
@@ -150,11 +151,11 @@ def as_score(name: str, found: Any) -> Score | None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        raise TypeError(f"the rubric {name!r} returned {value!r:.200}; it must be a finite number")
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"the rubric {name!r} returned {value!r}; it must be a finite number")
-    return number
+    try:
+        return finite_number(value)
+    except ValueError as error:
+        problem = f"the rubric {name!r} returned {shown(value)}; it must be a finite number"
+        raise ValueError(problem) from error
 
 
 def joined(*names: str) -> str:

@@ -21,6 +21,7 @@ from gymnast.envs.rubrics.rubric import Played, Rubric
 from gymnast.envs.tools.schema_checks import bounded_validator, schema_problem
 from gymnast.envs.tools.searching import search
 from gymnast.errors import ConfigError, DataError
+from gymnast.numbers import finite_number
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,18 @@ def json_in(answer: str, extract: str | None = None) -> tuple[Any, bool]:
 def parsed_json(text: str) -> tuple[Any, bool]:
     """A value from JSON, and whether the text is JSON, which has no NaN and no infinity."""
     try:
-        return json.loads(text, parse_constant=_no_constant), True
+        read = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        return read, True
     except (ValueError, RecursionError):
         return None, False
 
 
 def _no_constant(text: str) -> Any:
     raise ValueError(text)
+
+
+def _finite(text: str) -> float:
+    return finite_number(float(text))
 
 
 def _fits(value: Any, schema: Any, timeout_s: float) -> bool:
@@ -134,5 +140,5 @@ def _fits(value: Any, schema: Any, timeout_s: float) -> bool:
             f"json_schema: the schema refers to {error.ref!r:.200}, which is not in it; put that "
             "into its $defs"
         ) from error
-    except RecursionError:  # a value that is nested too deeply to be looked at
+    except (RecursionError, OverflowError):  # nested too deeply, or too large for `multipleOf`
         return False

@@ -23,8 +23,8 @@ from gymnast.envs.tools.bugs import is_bug, own_traceback
 from gymnast.envs.tools.definition import Tool, no_such_tool
 from gymnast.envs.tools.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools.validation import bind_arguments
-from gymnast.errors import InfrastructureError, UserCodeError
-from gymnast.threads import EpisodeThread, Overrun, time_limit
+from gymnast.errors import InfrastructureError, UserCodeError, described
+from gymnast.threads import Contained, EpisodeThread, Overrun, being_cancelled, time_limit
 from gymnast.types import Message, ToolCall
 from gymnast.visible import visible_logger
 
@@ -49,12 +49,14 @@ def answer(record: CallRecord) -> Message:
 async def call_user_code(thread: EpisodeThread, function: Callable[[], Any]) -> Any:
     """Call a user's function: an async one on the event loop, a sync one on the thread.
 
-    A generator is collected into a list on the thread.
+    A generator is collected into a list on the thread. What it raises is an `Exception`, the
+    task's cancellation or a `KeyboardInterrupt` on the event loop, where Ctrl-C arrives; one that
+    is raised on the thread is the function's own.
     """
     if inspect.iscoroutinefunction(function):
-        return await function()
+        return await Contained(function())
     result = await thread.run(lambda: _whole(function()))
-    return await result if inspect.isawaitable(result) else result
+    return await Contained(result) if inspect.isawaitable(result) else result
 
 
 class _Failed(Exception):
@@ -156,12 +158,11 @@ class CallRunner:
         except Overrun:
             message = f"{tool.name} was given up after {timeout_s:.3g} s"
             raise _Failed("timeout", message) from None
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and being_cancelled():
                 raise  # the episode is being cancelled, not something inside the tool
             logger.debug("tool %s raised", tool.name, exc_info=True)
-            message, name = f"{tool.name}: {_described(error)}", type(error).__name__
+            message, name = f"{tool.name}: {described(error)}", type(error).__name__
             sources = self.code_of(tool.name)
             if is_bug(error, sources, arguments):
                 raise _Failed("bug", message, name, own_traceback(error, sources)) from error
@@ -213,11 +214,3 @@ async def within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
         return await awaitable
     async with time_limit(timeout_s):
         return await awaitable
-
-
-def _described(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -18,6 +18,7 @@ REASON = 300  # characters of what went wrong
 
 def report(played: "Sequence[Demonstration]", min_reward: float) -> None:
     """Print a line for each row that is not kept, and a summary."""
+    from gymnast.numbers import mean
     from gymnast.trainers.conversations.many import tools_called
 
     for index, each in enumerate(played):
@@ -31,7 +32,7 @@ def report(played: "Sequence[Demonstration]", min_reward: float) -> None:
         turns = [trajectory.steps for trajectory in ended]
         rewards = [trajectory.reward for trajectory in ended if not trajectory.no_reward]
         if rewards:
-            summary.append(f"mean reward {sum(rewards) / len(rewards):.3g}")
+            summary.append(f"mean reward {mean(rewards):.3g}")
         summary.append(f"{sum(turns) / len(turns):.3g} turns (at most {max(turns)})")
         tools = ", ".join(f"{name} {count}" for name, count in sorted(called.items()))
         summary.append(f"calls: {tools or 'none'}")

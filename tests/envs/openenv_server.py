@@ -159,6 +159,7 @@ def liar() -> FastAPI:
         "no data": '{"type": "observation"}',
         "no observation": '{"type": "observation", "data": {"reward": 1, "done": false}}',
         "reward": said(reward="1"),
+        "large": said(reward=10**400),
         "done": said(done="no"),
     }
 

@@ -148,6 +148,9 @@ def test_environments_of_one_class_have_names_of_their_own() -> None:
         Mixture({Sum: 1, Echo: 1}, names=["sums"])
     with pytest.raises(ConfigError, match=r"weight of Echo must be a number > 0, got 0"):
         Mixture({Sum: 1, Echo: 0})
+    for one, other in ((1, 10**400), (1e308, 1e308)):
+        with pytest.raises(ConfigError, match="Mixture: the weight"):
+            Mixture({Sum: one, Echo: other})
     with pytest.raises(ConfigError, match="letters"):
         Mixture({Sum: 1}, names=["a/b"])
     with pytest.raises(ConfigError, match="empty"):

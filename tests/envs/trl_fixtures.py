@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from fractions import Fraction
 from typing import Any
 
 GATE = threading.Event()  # what hangs waits here
@@ -190,7 +191,7 @@ class Odd:
         """A reward with an accident."""
         if Odd.accident == "slow reward":
             GATE.wait(30)
-        lies = {"text": "much", "infinite": float("inf"), "none": None}
+        lies = {"text": "much", "infinite": float("inf"), "none": None, "large": 10**400}
         if Odd.accident == "broken":
             raise ZeroDivisionError
         return lies.get(Odd.accident, 1.0)
@@ -199,6 +200,7 @@ class Odd:
 def lying(completions: list[Any], **columns: Any) -> Any:
     """A reward function with an accident."""
     lies = {"too many": [1.0, 1.0], "one": 1.0, "words": ["good"]}
+    lies |= {"large one": [-(10**5000)], "fraction": [Fraction(1, 4)]}
     if Odd.accident == "raises":
         raise KeyError("column")
     return lies.get(Odd.accident, [0.5])

@@ -31,6 +31,12 @@ def fails(trajectory):
 def sometimes(trajectory):
     return {2: 1.0}[trajectory.row["answer"]]
 
+def large(trajectory):
+    return 10**400 if trajectory.row["answer"] == 2 else 1.0
+
+def larger(trajectory):
+    return 1.7e308
+
 def old(trajectory):
     return 2 * trajectory.reward
 
@@ -85,6 +91,27 @@ def test_rewards_before_and_after_are_compared(run: str, gymnast: CommandLine) -
         "  step_00002/1/0  0 -> 1\n"
         "  step_00002/1/1  1 -> 0\n"
     )
+
+
+def test_large_rewards_fail_by_episode(run: str, gymnast: CommandLine) -> None:
+    ran = gymnast("rescore", run, "--reward", "grading.py:large")
+    assert ran.code == 0 and "4 episodes, 3 of them with a reward" in ran.output, ran.errors
+    assert "1 failed: rewards.large: returned 1000" in ran.output
+
+
+@pytest.mark.parametrize("options", [[], ["--add"]])
+def test_the_largest_rewards_can_be_compared(
+    options: list[str], run: str, gymnast: CommandLine
+) -> None:
+    ran = gymnast("rescore", run, "--reward", "grading.py:larger", *options)
+    assert ran.code == 0 and "0.5 before, 1.7e+308 after" in ran.output, ran.errors
+
+
+@pytest.mark.parametrize("digits", [401, 5000])
+def test_a_weight_beyond_float_is_refused(digits: int, run: str, gymnast: CommandLine) -> None:
+    weighted = f"{{function: 'grading.py:short', weight: {'9' * digits}}}"
+    ran = gymnast("rescore", run, "--reward", weighted)
+    assert ran.code == 2 and "reward" in ran.errors and "Traceback" not in ran.errors
 
 
 def graded(gymnast: CommandLine, run: str, *options: str) -> dict[str, float]:

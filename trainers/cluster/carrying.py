@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from gymnast.errors import ConfigError, GymnastError
+from gymnast.errors import ConfigError, GymnastError, described
 
 # A longer pickle holds weights: such an agent is asked where it is.
 LARGEST_AGENT_BYTES = 16 * 2**20
@@ -131,7 +131,7 @@ def _sendable(error: BaseException) -> Exception:
             return cast(Exception, error)
     except Exception:  # what is in it, or its constructor, does not allow it
         pass
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(described(error))
 
 
 def cannot_be_sent(what: str, error: Exception) -> ConfigError:

@@ -15,7 +15,15 @@ import numpy as np
 
 from gymnast.envs import Environment, Mixture
 from gymnast.envs.composed import has_own
-from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
+from gymnast.errors import (
+    ConfigError,
+    DataError,
+    GymnastError,
+    PromptTooLong,
+    UserCodeError,
+    shown,
+)
+from gymnast.numbers import is_finite
 from gymnast.threads import run_blocking
 from gymnast.trainers.config.environments import MakeEnvironment, place_of
 from gymnast.trainers.config.sections import RunConfig
@@ -384,8 +392,8 @@ def _check_kept(env: Environment, observations: Sequence[Any], reward: Any) -> N
                 f"environment.wrappers: an observation is {' '.join(repr(ids).split()):.100} after "
                 "them; they must leave token ids as they are, a flat array of whole numbers"
             )
-    if not isinstance(reward, int | float | np.number) or not np.isfinite(reward):
+    if not isinstance(reward, int | float | np.number) or not is_finite(reward):
         raise ConfigError(
-            f"environment.wrappers: a reward is {reward!r:.100} after them; it must be a finite "
-            "number"
+            f"environment.wrappers: a reward is {shown(reward, 100)} after them; it must be a "
+            "finite number"
         )

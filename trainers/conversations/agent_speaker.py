@@ -8,6 +8,7 @@ from typing import Any
 from gymnast.agents.base import Agent
 from gymnast.envs import Renderer
 from gymnast.errors import InfrastructureError, PromptTooLong
+from gymnast.threads import being_cancelled
 from gymnast.trainers.base.seeds import derive
 from gymnast.types import Message, Sampling
 
@@ -55,7 +56,12 @@ class AgentSpeaker:
             max_new_tokens=min(given.max_new_tokens, self._tokens_left(context)),
             seed=None if given.seed is None else derive(given.seed, "asked", self._said),
         )
-        action = await self._agent.generate(context, sampling)
+        try:
+            action = await self._agent.generate(context, sampling)
+        except asyncio.CancelledError as error:
+            if being_cancelled():
+                raise
+            raise InfrastructureError("the agent cancelled its own work") from error
         return self._renderer.parse(action.ids, context_ids=context, tools=list(tools) or None)
 
     def _tokens_left(self, context: Sequence[int]) -> int:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from accelerate import Accelerator
 
 from gymnast.errors import ConfigError, DataError
+from gymnast.numbers import mean
 from gymnast.trainers.base.stopping import Stopping
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.rows import Row, RowSource
@@ -118,7 +119,7 @@ class Warmup:
             "warmup/step": float(self.done),
             **{f"warmup/{name}": value for name, value in found.items()},
             "warmup/episodes": float(len(learned)),
-            **({"warmup/reward": sum(rewards) / len(rewards)} if rewards else {}),
+            **({"warmup/reward": mean(rewards)} if rewards else {}),
             "time/rollout_s": played - started,
             "time/train_s": ended - played,
             "time/step_s": ended - started,

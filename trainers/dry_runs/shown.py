@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from gymnast.numbers import mean
 from gymnast.trainers.dry_runs.costs import Costs
 from gymnast.trainers.dry_runs.prompts import Prompt, PromptScan, PromptToken
 from gymnast.trainers.dry_runs.report import Report
@@ -128,9 +129,9 @@ def rollouts_line(report: Report) -> str:
     rewards = [episode.reward for episode in episodes]
     alike = sum(len({episode.reward for episode in group}) == 1 for group in report.groups)
     before = f" before {report.warmup_steps} steps of warm-up" if report.warmup_steps else ""
-    mean, spread = sum(rewards) / len(rewards), f"{min(rewards):g} to {max(rewards):g}"
+    average, spread = mean(rewards), f"{min(rewards):g} to {max(rewards):g}"
     return (
-        f"rollouts: {len(episodes)} by {report.agent}{before}, reward {mean:.3f} ({spread}), "
+        f"rollouts: {len(episodes)} by {report.agent}{before}, reward {average:.3f} ({spread}), "
         f"{alike} of {len(report.groups)} groups alike"
     )
 

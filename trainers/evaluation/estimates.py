@@ -11,6 +11,8 @@ from functools import cache
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
+from gymnast.numbers import exact_mean, safe_scale
+
 LEVEL = 0.95
 
 
@@ -63,11 +65,12 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     numbers = [number for group in groups for number in group]
     if not numbers:
         raise ValueError("there are no numbers to take the mean of")
-    mean, rows = fmean(numbers), len(groups)
+    mean, rows, scale = exact_mean(numbers), len(groups), safe_scale(numbers)
     if rows < 2:
         return Estimate(mean)
-    squares = math.fsum(math.fsum(number - mean for number in group) ** 2 for group in groups)
-    half = student_t(rows - 1) * math.sqrt(squares * rows / (rows - 1)) / len(numbers)
+    apart = (math.fsum(number * scale - mean * scale for number in group) for group in groups)
+    squares = math.fsum(distance**2 for distance in apart)
+    half = student_t(rows - 1) * math.sqrt(squares * rows / (rows - 1)) / len(numbers) / scale
     return Estimate(mean, mean - half, mean + half)
 
 

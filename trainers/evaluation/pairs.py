@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from gymnast.numbers import exact_mean
 from gymnast.trainers.evaluation.estimates import Estimate, clustered_mean
 
 Key = tuple[str, int | None]
@@ -128,7 +129,7 @@ def compare(
         pairs = _pairs(_by_text(first), _by_text(second))
     if not pairs:
         raise ValueError("no row pairs")
-    means = [(fmean(one.rewards), fmean(other.rewards)) for one, other in pairs]
+    means = [(exact_mean(one.rewards), exact_mean(other.rewards)) for one, other in pairs]
     passed = [(one.passes(pass_reward), other.passes(pass_reward)) for one, other in pairs]
     changes = [
         RowChange(one.number, one.row, *mean) for (one, _), mean in zip(pairs, means, strict=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from gymnast.numbers import mean
 from gymnast.trainers.inspecting.cause import CAUSES, MEANINGS, Found, calls_nothing, cause_of
 from gymnast.trainers.inspecting.index import Entry
 
@@ -128,7 +129,7 @@ def diagnose(entries: Iterable[Entry], *, bar: float | None = None) -> Diagnosis
         len(entries),
         len(unpaid),
         bar,
-        sum(known) / len(known) if known else None,
+        mean(known) if known else None,
         min(known, default=None),
         len(groups),
         len(alike),

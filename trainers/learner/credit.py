@@ -6,19 +6,28 @@ advantage/std               the standard deviation over all turns, or tokens
 advantage/groups_alike      the share of groups whose episodes all have one reward; groups of one
                             do not count
 advantage/episodes          the share of episodes with an advantage anywhere
+advantage/out_of_range      the number of episodes without an advantage because a reward is beyond
+                            `LARGEST_REWARD`; only where there are any
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, compress
 from typing import Any
 
 import torch
 
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, shown
 from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch, by_turn
 from gymnast.trainers.algorithms.registry import mark_of, name_of
 from gymnast.trainers.learner.policy.in_time import turn_lengths
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
 from gymnast.types import Branch, Trajectory
+from gymnast.visible import visible_logger
+
+logger = visible_logger(__name__)
+
+# Advantages are computed in single precision, where squares of larger numbers are infinite.
+LARGEST_REWARD = 1e18
 
 Groups = Sequence[Sequence[Trajectory]]
 
@@ -32,6 +41,9 @@ def with_advantages(
 ) -> list[list[CreditedTrajectory]]:
     """Give every turn, or every action token, its advantage; the groups keep their shape.
 
+    An episode with a reward beyond `LARGEST_REWARD` is excluded: the estimator does not see it, and
+    its advantages are 0.
+
     Args:
         groups: Of the whole batch.
         estimator: From rewards to advantages.
@@ -41,14 +53,49 @@ def with_advantages(
         ConfigError: The estimator gave another number of advantages than there are turns or
             tokens, or has no mark that says which, where they are as many.
     """
-    batch = reward_batch(groups, weights)
+    kept = [[is_in_range(trajectory) for trajectory in group] for group in groups]
+    within = [list(compress(group, of_group)) for group, of_group in zip(groups, kept, strict=True)]
+    batch = reward_batch(within, weights)
     given = estimator(batch) if len(batch.rewards) else []
     advantages, by_token = _checked(given, batch, estimator)
-    remaining = iter(advantages)
-    return [
-        [CreditedTrajectory(trajectory, next(remaining), by_token) for trajectory in group]
-        for group in groups
-    ]
+    remaining, excluded = iter(advantages), list[Trajectory]()
+
+    def credited(trajectory: Trajectory, in_range: bool) -> CreditedTrajectory:
+        if in_range:
+            return CreditedTrajectory(trajectory, next(remaining), by_token)
+        excluded.append(trajectory)
+        places = trajectory.action_tokens if by_token else trajectory.steps
+        return CreditedTrajectory(trajectory, torch.zeros(places), by_token)
+
+    pairs = zip(groups, kept, strict=True)
+    learned = [list(map(credited, group, of_group)) for group, of_group in pairs]
+    _warn_of_excluded(excluded)
+    return learned
+
+
+def is_in_range(trajectory: Trajectory) -> bool:
+    """Return True if no reward of an episode is beyond `LARGEST_REWARD`."""
+    by_token = (reward for context in trajectory.contexts for reward in context.token_rewards)
+    numbers = chain(
+        trajectory.all_turn_rewards,
+        (trajectory.reward,),
+        trajectory.reward_parts.values(),
+        by_token,
+    )
+    return all(abs(number) <= LARGEST_REWARD for number in numbers)
+
+
+def _warn_of_excluded(excluded: Sequence[Trajectory]) -> None:
+    if excluded:
+        logger.warning(
+            "%d episodes are not learned from: a reward is beyond %g, which single precision "
+            "cannot square. Return smaller numbers from `reward`. The first has the reward %g "
+            "(row: %s)",
+            len(excluded),
+            LARGEST_REWARD,
+            excluded[0].reward,
+            shown(excluded[0].row, 500),
+        )
 
 
 def has_spread(
@@ -68,7 +115,8 @@ def has_spread(
     Returns:
         Whether any advantage is not zero where the group is the whole batch.
     """
-    given = estimator(reward_batch([group], weights))
+    within = list(filter(is_in_range, group))
+    given = estimator(reward_batch([within], weights)) if within else []
     return any(bool((torch.as_tensor(values) != 0).any()) for values in given)
 
 
@@ -95,6 +143,9 @@ def advantage_metrics(groups: Sequence[Sequence[CreditedTrajectory]]) -> dict[st
     if len(advantages):
         metrics["advantage/mean_abs"] = advantages.abs().mean().item()
         metrics["advantage/std"] = advantages.std(correction=0).item()
+    excluded = sum(not is_in_range(episode.trajectory) for episode in episodes)
+    if excluded:
+        metrics["advantage/out_of_range"] = float(excluded)
     rewards = [{e.trajectory.reward for e in group} for group in groups if len(group) > 1]
     if rewards:
         metrics["advantage/groups_alike"] = sum(len(r) == 1 for r in rewards) / len(rewards)

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gymnast.numbers import exact_mean
 from gymnast.trainers.rescoring.scores import Rescored
 
 FEW_VALUES = 5  # up to so many different rewards, a table has a line for each
 _SAME = 1e-9
+_LARGE = 1e70
 _BINS = ("<= 0", "0 to 1", ">= 1")
 
 
@@ -87,8 +89,8 @@ def compare(rescored: Sequence[Rescored], *, most_changes: int = 10) -> Comparis
     return Comparison(
         episodes=len(rescored),
         compared=len(pairs),
-        old_mean=statistics.fmean(old) if old else None,
-        new_mean=statistics.fmean(new) if new else None,
+        old_mean=exact_mean(old) if old else None,
+        new_mean=exact_mean(new) if new else None,
         changed=len(changes),
         higher=sum(change.new > change.old for change in changes),
         correlation=_correlation(old, new),
@@ -112,7 +114,13 @@ def _spread(rewards: Sequence[float | None]) -> bool:
 def _correlation(old: Sequence[float], new: Sequence[float]) -> float | None:
     if len({*old}) < 2 or len({*new}) < 2:
         return None
-    return statistics.correlation(old, new)
+    return statistics.correlation(_within_one(old), _within_one(new))
+
+
+def _within_one(rewards: Sequence[float]) -> Sequence[float]:
+    """Rewards over the largest of them, if it is so large that sums of squares would overflow."""
+    largest = max(map(abs, rewards))
+    return rewards if largest < _LARGE else [reward / largest for reward in rewards]
 
 
 def _labels(rewards: Sequence[float]) -> list[str]:

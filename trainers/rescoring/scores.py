@@ -8,14 +8,15 @@ an episode whose box the policy broke: its reward is 0.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gymnast.errors import ConfigError, UserCodeError
+from gymnast.errors import ConfigError, UserCodeError, shown
+from gymnast.numbers import is_finite
 from gymnast.trainers.base.contexts import alone, together
 from gymnast.trainers.inspecting.cause import BROKEN
 from gymnast.trainers.inspecting.index import Entry, load_all
@@ -72,9 +73,9 @@ def named_rewards(given: Sequence[str]) -> list[Reward]:
                 f" got {text!r}"
             )
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight):
+        if not number or not is_finite(weight):
             raise ConfigError(
-                f"rewards.{index}.weight: must be a finite number, such as 0.5, got {weight!r}"
+                f"rewards.{index}.weight: must be a finite number, such as 0.5, got {shown(weight)}"
             )
         named.append((function, float(weight), options))
     return load_rewards(named)
@@ -85,7 +86,7 @@ def _options(text: str) -> dict[str, Any]:
         return {"function": text}
     try:
         read = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # an int of 5,000 digits, say
         raise ConfigError(f"reward: {text!r} is no YAML: {' '.join(str(error).split())}") from error
     return dict(read) if isinstance(read, dict) else {}
 
@@ -129,6 +130,9 @@ async def rescore(
             return Rescored(entry, entry.reward, None, None, "", has_tokens)
         base = (entry.reward or 0.0) if add else 0.0
         new = base + found.reward
+        if math.isinf(new) and math.isfinite(base):
+            errors.append(_too_large(rewards[-1].name, found.reward, played.row))
+            return Rescored(entry, entry.reward, None, None, _said(errors[-1]), has_tokens)
         return Rescored(entry, entry.reward, new, found, "", has_tokens)
 
     loaded = load_all(entries)
@@ -148,9 +152,14 @@ def _as_played(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, no_reward=False, reward_parts={})
 
 
+def _too_large(name: str, added: float, row: Mapping[str, Any]) -> UserCodeError:
+    problem = f"rewards.{name}: {added:g} and the saved reward add up to more than a float holds"
+    return UserCodeError(name, row, problem, shown(row, 500))
+
+
 def _said(error: UserCodeError) -> str:
     """What a function raised."""
-    return str(error).splitlines()[0]
+    return (str(error).splitlines() or [""])[0]
 
 
 def write_rescored(path: str | Path, rescored: Sequence[Rescored], *, add: bool = False) -> int:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from gymnast.envs import Environment
+from gymnast.envs.environment.user_code import Blame
 from gymnast.threads import EpisodeThread
 from gymnast.visible import visible_logger
 
@@ -106,14 +107,24 @@ class Threaded:
         self.env = env
         self._thread = EpisodeThread("gymnast-rollout")
         self._call: _Call | None = None
+        self._row: Any = None
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """Reset the environment on the thread."""
-        return await self._run(lambda: self.env.reset(seed=seed, options=options))
+        """Reset the environment on the thread.
+
+        Raises:
+            UserCodeError: It raised an exception.
+        """
+        self._row = None if options is None else options.get("row")
+        return await self._run("reset", lambda: self.env.reset(seed=seed, options=options))
 
     async def step(self, action: np.ndarray) -> Step:
-        """Step the environment on the thread."""
-        result: Step = await self._run(lambda: self.env.step(action))
+        """Step the environment on the thread.
+
+        Raises:
+            UserCodeError: It raised an exception.
+        """
+        result: Step = await self._run("step", lambda: self.env.step(action))
         return result
 
     def release(self) -> None:
@@ -128,9 +139,10 @@ class Threaded:
         else:
             self._call.then(self.env.close)
 
-    async def _run(self, function: Callable[[], Any]) -> Any:
+    async def _run(self, name: str, function: Callable[[], Any]) -> Any:
         call = self._call = _Call(function)
-        result = await self._thread.run(call)
+        with Blame(type(self.env).__name__, name, self._row).of_what_raises():
+            result = await self._thread.run(call)
         self._call = None
         return result
 

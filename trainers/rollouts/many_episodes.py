@@ -17,6 +17,7 @@ from contextlib import aclosing, nullcontext
 from typing import Any
 
 from gymnast.agents.base import Agent
+from gymnast.numbers import mean
 from gymnast.trainers.conversations.play import SpeakingAgent
 from gymnast.trainers.data.inputs import check_rows_kind
 from gymnast.trainers.rollouts.environments import MakeEnvironment
@@ -55,11 +56,11 @@ class Rollouts(list[Group]):
 
     def __repr__(self) -> str:
         episodes = self.trajectories
-        mean = sum(t.reward for t in episodes) / len(episodes) if episodes else math.nan
+        average = mean([t.reward for t in episodes]) if episodes else math.nan
         stops = Counter(t.stop_reason for t in episodes).most_common()
         ended = ", ".join(f"{reason}: {number}" for reason, number in stops)
         return (
-            f"<Rollouts rows={len(self)} episodes={len(episodes)} mean_reward={mean:g} "
+            f"<Rollouts rows={len(self)} episodes={len(episodes)} mean_reward={average:g} "
             f"stop_reasons={{{ended}}}>"
         )
 

@@ -56,6 +56,7 @@ from typing import Literal, get_args
 
 from gymnast.envs.mixture import COUNTED, EPISODES
 from gymnast.errors import TooManyFailures, UserCodeError
+from gymnast.numbers import mean, standard_deviation
 from gymnast.types import Trajectory
 
 LeftOut = Literal[
@@ -107,9 +108,8 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
         return metrics
     total = len(trajectories)
     rewards = [trajectory.reward for trajectory in trajectories]
-    mean = sum(rewards) / total
-    metrics["reward/mean"] = mean
-    metrics["reward/std"] = (sum((reward - mean) ** 2 for reward in rewards) / total) ** 0.5
+    metrics["reward/mean"] = mean(rewards)
+    metrics["reward/std"] = standard_deviation(rewards)
     metrics["episodes/turns"] = sum(t.steps for t in trajectories) / total
     if any(t.branches for t in trajectories):
         metrics["episodes/contexts"] = sum(len(t.contexts) for t in trajectories) / total
@@ -130,7 +130,7 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
             metrics[name] = sum(values)
         else:
             area = "" if "/" in name else "environment/"  # the environment's own
-            metrics[area + name] = sum(values) / total
+            metrics[area + name] = mean(values)
     return metrics | _latencies(metrics, total)
 
 
@@ -158,7 +158,7 @@ def _by_environment(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         numbers = {
             "episodes/finished": len(own),
             "episodes/turns": sum(t.steps for t in own) / len(own),
-            "reward/mean": sum(rewards) / len(own),
+            "reward/mean": mean(rewards),
             "reward/std": pstdev(rewards),
             "tokens/sampled": sum(t.action_tokens for t in own),
         }

@@ -23,7 +23,9 @@ import numpy as np
 
 from gymnast.agents.base import Agent
 from gymnast.envs import Environment
-from gymnast.errors import ConfigError
+from gymnast.envs.environment.user_code import Blame
+from gymnast.errors import ConfigError, shown
+from gymnast.numbers import as_float
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.token_ids import shared_ids
 from gymnast.trainers.conversations.agent_speaker import AgentSpeaker, AskedByHooks
@@ -133,7 +135,7 @@ async def _in_tokens(
     record.teacher_prompt_ids = _hinted(info, played) if hint else []
     record.begin(prompt)
     del prompt  # an episode is held for long, and its tokens once
-    record.keep(info, clock() - before)
+    record.keep(_checked(info, "reset", driver, row), clock() - before)
     terminated = truncated = False
     while not (terminated or truncated):
         _stop_if_cancelled()
@@ -151,10 +153,10 @@ async def _in_tokens(
         action_ids = np.array(action.ids, dtype=np.int64)
         del action
         observation, reward, terminated, truncated, info = await driver.step(action_ids)
-        record.pay(float(reward), info)
+        record.pay(_number(reward, "the reward", "step", driver, row), info)
         record.follow(observation, info, over=terminated or truncated)
         del action_ids, observation
-        record.keep(info, clock() - before)
+        record.keep(_checked(info, "step", driver, row), clock() - before)
     record.leave_out(info.get("unreceived", ()))
     if "failure" in info:
         why = visible_line(info["failure"])
@@ -162,6 +164,40 @@ async def _in_tokens(
     record.metrics["time/episode_s"] = clock() - started
     over = Over(info, bool(terminated), bool(truncated))
     return trajectory_of(record, over, played, row, seed)
+
+
+def _number(value: Any, what: str, call: str, driver: Driver, row: Any) -> float:
+    """A number of any `gymnasium.Env` as a float; NaN and infinities stay, and are excluded later.
+
+    Raises:
+        UserCodeError: It is not a number.
+    """
+    try:
+        return as_float(value)
+    except ValueError as error:
+        blame = Blame(type(driver.env).__name__, call, row)
+        raise blame.error(f"{what} is {shown(value)}; it must be a finite number") from error
+
+
+def _checked(info: Mapping[str, Any], call: str, driver: Driver, row: Any) -> Mapping[str, Any]:
+    """An info whose metrics and parts of the reward are floats.
+
+    Raises:
+        UserCodeError: One is not a number, or they are not dicts.
+    """
+    numbers: dict[str, Any] = {}
+    for key in ("metrics", "reward_parts"):
+        named = info.get(key)
+        if named is None:
+            continue
+        if not isinstance(named, Mapping):
+            blame = Blame(type(driver.env).__name__, call, row)
+            raise blame.error(f"info[{key!r}] is {shown(named)}; it must be a dict of numbers")
+        numbers[key] = {
+            str(name): _number(value, f"info[{key!r}][{name!r}]", call, driver, row)
+            for name, value in named.items()
+        }
+    return {**info, **numbers} if numbers else info
 
 
 async def _in_messages(

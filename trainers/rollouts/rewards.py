@@ -36,7 +36,13 @@ from typing import Any, NamedTuple
 
 from gymnast.envs import Environment, Score, rubrics
 from gymnast.envs.boxes.box import BROKEN
-from gymnast.envs.environment.user_code import Blame, call_hook, checked_number, checked_numbers
+from gymnast.envs.environment.user_code import (
+    Blame,
+    call_hook,
+    checked_number,
+    checked_numbers,
+    checked_sum,
+)
 from gymnast.errors import ConfigError
 from gymnast.lookup import Names
 from gymnast.threads import EpisodeThread
@@ -211,9 +217,12 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     if trajectory.no_reward:
         return None
     own = trajectory.reward
+    blame = Blame("rewards", OWN, trajectory.row)
     if not math.isfinite(own):
-        blame = Blame("rewards", OWN, trajectory.row)
         raise blame.error(f"the environment's reward is {own!r}; it must be a finite number")
+    for name, part in trajectory.reward_parts.items():
+        if not math.isfinite(part):
+            raise blame.error(f"the part {name!r} is {part!r}; it must be a finite number")
     if not rewards or trajectory.metrics.get(BROKEN):
         return trajectory
     _check_names(trajectory, rewards)
@@ -223,6 +232,8 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     parts = {**(trajectory.reward_parts or {OWN: own}), **added.parts}
     metrics = {**trajectory.metrics, **added.metrics}
     whole = _with_added(trajectory, added.reward)
+    last = Blame("rewards", rewards[-1].name, trajectory.row)
+    checked_sum(whole.all_turn_rewards, last, "the environment's reward and those of the functions")
     return replace(whole, reward_parts=parts, metrics=metrics)
 
 
@@ -255,8 +266,13 @@ async def scored(trajectory: Trajectory, rewards: Sequence[Reward]) -> Scored | 
     if any(score is None for score in outcomes):
         return None
     pairs = list(zip(rewards, outcomes, strict=True))
+    total = 0.0
+    for reward, score in pairs:
+        blame = Blame("rewards", reward.name, trajectory.row)
+        what = f"the rewards of the functions, each times its weight, here {reward.weight:g},"
+        total = checked_sum([total, reward.weight * score.reward], blame, what)
     return Scored(
-        sum(reward.weight * score.reward for reward, score in pairs),
+        total,
         {name: value for _, score in pairs for name, value in score.parts.items()},
         {name: value for _, score in pairs for name, value in score.metrics.items()},
     )
@@ -317,5 +333,6 @@ def _score(value: Any, name: str, blame: Blame) -> Score:
         return Score({name: checked_number(value, blame)})
     score = value if isinstance(value, Score) else Score(value)
     parts = checked_numbers(score.parts, blame)
+    checked_sum(parts.values(), blame, "the parts of the reward")
     metrics = checked_numbers(score.metrics, blame)
     return Score({"/".join(filter(None, (name, part))): parts[part] for part in parts}, metrics)

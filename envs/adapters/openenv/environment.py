@@ -19,7 +19,8 @@ from gymnast.envs.records.episode import Turn
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.envs.tools.results import shortened
-from gymnast.errors import ConfigError, InfrastructureError, UnknownEnvironment
+from gymnast.errors import ConfigError, InfrastructureError, UnknownEnvironment, described
+from gymnast.numbers import finite_sum
 from gymnast.types import Message
 
 _INSTALL = "gymnast-rl[openenv]"
@@ -182,7 +183,7 @@ class OpenEnvEnvironment(Environment, metaclass=MadeClass):
             return ""
         with self._blamed():
             observation, earned, over = texts.outcome(answer)
-        self._earned += earned
+            self._earned = finite_sum([self._earned, earned])
         if over:
             self._over = True
             self.end_episode()
@@ -200,7 +201,7 @@ class OpenEnvEnvironment(Environment, metaclass=MadeClass):
         except InfrastructureError:
             raise
         except Exception as error:
-            raise InfrastructureError(f"{self._name}: {type(error).__name__}: {error}") from error
+            raise InfrastructureError(f"{self._name}: {described(error)}") from error
 
 
 def _paragraphs(*texts: str) -> str:

@@ -1,13 +1,13 @@
 """What a server of OpenEnv's says, what a policy is told of it, and what its calls mean."""
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from gymnast.errors import ToolDefinitionError
+from gymnast.errors import ToolDefinitionError, shown
+from gymnast.numbers import is_finite
 
 Action = dict[str, Any]
 _CALLS = "call_tool"  # the type of actions that call a tool of the server's
@@ -104,8 +104,8 @@ def outcome(answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], float, bool]:
     if not isinstance(observation, Mapping):
         raise ValueError(f"its observation is {observation!r:.200}, which is no JSON object")
     reward = 0.0 if reward is None else reward
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise ValueError(f"its reward is {reward!r:.200}, which is no finite number")
+    if not isinstance(reward, int | float) or not is_finite(reward):
+        raise ValueError(f"its reward is {shown(reward)}, which is no finite number")
     if not isinstance(over, bool):
         raise ValueError(f"it says {over!r:.200} where it says whether the episode is over")
     return observation, float(reward), over

@@ -18,9 +18,9 @@ from gymnast.envs.records.score import Score
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.results import shortened, written
 from gymnast.envs.tools.running import within
-from gymnast.errors import ConfigError, DataError, InfrastructureError
+from gymnast.errors import ConfigError, DataError, InfrastructureError, described
 from gymnast.lookup import file_in
-from gymnast.threads import EpisodeThread, Overrun
+from gymnast.threads import Contained, EpisodeThread, Overrun
 from gymnast.types import Message
 
 PACKAGE = None  # what is written for TRL is read without it
@@ -211,15 +211,14 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
             raise InfrastructureError(f"trl:{self.trl_name}: {what}: {problem}") from error
         except Exception as error:
             self._made.clear()
-            raise InfrastructureError(
-                f"trl:{self.trl_name}: {what}: {type(error).__name__}: {error}"
-            ) from error
+            problem = described(error)
+            raise InfrastructureError(f"trl:{self.trl_name}: {what}: {problem}") from error
 
     async def _called(self, function: Callable[..., Any], **arguments: Any) -> Any:
         """Run a function on the object's thread; what it returns may be awaited here."""
         try:
             result = await self._thread.run(partial(function, **arguments))
-            return await result if inspect.isawaitable(result) else result
+            return await Contained(result) if inspect.isawaitable(result) else result
         except asyncio.CancelledError:  # it may still be in there
             self._made.clear()
             raise

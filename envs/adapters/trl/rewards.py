@@ -6,6 +6,8 @@ from typing import Any
 
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.rendering.renderer import Renderer
+from gymnast.errors import shown
+from gymnast.numbers import as_float, mean
 
 _OWN_ARGUMENTS = ("prompt", "completion", "completion_ids")  # no columns for TRL
 
@@ -45,7 +47,7 @@ def number(returned: Any) -> float | None:
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
     if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != 1:
-        raise ValueError(f"it returned {returned!r:.200}, not a list of one reward")
+        raise ValueError(f"it returned {shown(returned)}, not a list of one reward")
     return finite(returned[0])
 
 
@@ -55,13 +57,13 @@ def finite(value: Any) -> float | None:
     Raises:
         ValueError: It is no number, or infinite.
     """
-    if hasattr(value, "item"):
-        value = value.item()
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if not isinstance(value, int | float) or math.isinf(value):
-        raise ValueError(f"the reward is {value!r:.200}, which is no finite number")
-    return float(value)
+    try:
+        number = math.nan if value is None else as_float(value)
+    except ValueError:
+        number = math.inf
+    if math.isinf(number):
+        raise ValueError(f"the reward is {shown(value)}, which is no finite number")
+    return None if math.isnan(number) else number
 
 
 def names(functions: Sequence[Callable[..., Any]], taken: Sequence[str]) -> list[str]:
@@ -82,12 +84,12 @@ class Log:
 
     def metric(self, name: str, value: Any) -> None:
         """Note a number."""
-        self._logged.setdefault(name, []).append(float(value))
+        self._logged.setdefault(name, []).append(as_float(value))
 
     def extra(self, column: str, values: Any) -> None:
         """Take a column of a table that is not kept."""
 
     def means(self) -> Mapping[str, float]:
         """The mean of each number that is finite."""
-        means = {name: sum(each) / len(each) for name, each in self._logged.items()}
+        means = {name: mean(each) for name, each in self._logged.items()}
         return {name: mean for name, mean in means.items() if math.isfinite(mean)}

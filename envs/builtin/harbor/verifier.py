@@ -7,14 +7,14 @@ have changed them: docs/harbor.md says what follows.
 
 import errno
 import json
-import math
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.envs.builtin.harbor.tasks import FolderFile
-from gymnast.errors import SandboxFileError
+from gymnast.errors import SandboxFileError, shown
+from gymnast.numbers import finite_number, finite_sum, is_finite
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.visible import visible_line, visible_logger
 
@@ -94,12 +94,9 @@ async def verify(
 def read_text(data: bytes) -> Verdict:
     """The reward of a reward.txt: one finite number."""
     try:
-        value = float(data.decode())
+        return Verdict(finite_number(float(data.decode())))
     except ValueError:
-        return _without_reward(f"reward.txt is {data[:100]!r}, and must be a number")
-    if not math.isfinite(value):
-        return _without_reward(f"reward.txt is {value}, and must be a finite number")
-    return Verdict(value)
+        return _without_reward(f"reward.txt is {data[:100]!r}, and must be a finite number")
 
 
 def read_json(data: bytes) -> Verdict:
@@ -114,13 +111,16 @@ def read_json(data: bytes) -> Verdict:
         return _without_reward(f"reward.json is no JSON: {error}")
     numbers = value if isinstance(value, dict) else {REWARD_KEY: value}
     if not numbers or not all(map(_is_number, numbers.values())):
-        return _without_reward(f"reward.json is {value!r:.200}, and must hold finite numbers")
+        return _without_reward(f"reward.json is {shown(value)}, and must hold finite numbers")
     named = {visible_line(name): float(number) for name, number in numbers.items()}
     if REWARD_KEY in named:
         reward = named.pop(REWARD_KEY)
         return Verdict(reward, others=named)
     parts = {name: number / len(named) for name, number in named.items()}
-    return Verdict(sum(parts.values()), parts=parts)
+    try:
+        return Verdict(finite_sum(parts.values()), parts=parts)
+    except ValueError as error:
+        return _without_reward(f"reward.json has numbers whose mean is not finite: {error}")
 
 
 async def end_processes(box: Sandbox) -> None:
@@ -179,7 +179,7 @@ def _without_reward(problem: str, *, timed_out: bool = False) -> Verdict:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and is_finite(value)
 
 
 _MAKE_FOLDER = """

@@ -2,8 +2,11 @@
 
 import asyncio
 import math
+import sys
 import threading
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,30 @@ from gymnast.types import StopReason
 Calls = Callable[..., dict[str, Any]]
 
 
+def leave() -> None:
+    """Raise what is not an `Exception`."""
+    raise GeneratorExit
+
+
+def repr_of(accident: Any) -> str:
+    return getattr(accident, "__name__", type(accident).__name__)
+
+
+def test_rewards_of_a_turn_beyond_float_end_its_episode(calls: Calls, outside: Any) -> None:
+    env = outside(reward=1e308)
+    twice = calls(("act", {"action": 1}), ("act", {"action": 1}))
+    (outcome,) = play(env, twice)
+    assert outcome.info["stop_reason"] is StopReason.error and outcome.reward == 0.0
+    assert "no float is that large" in outcome.info["failure"]
+
+
 @pytest.mark.parametrize(
-    "accident", [lambda: 1 / 0, lambda: "all", lambda: None, math.nan, math.inf]
+    "accident",
+    [
+        *(lambda: 1 / 0, lambda: "all", lambda: None, sys.exit, leave, math.nan, math.inf),
+        *(10**400, -(10**5000), Fraction(10**400), Decimal("1e400"), np.longdouble("1e400")),
+    ],
+    ids=repr_of,
 )
 def test_a_game_that_raises_or_lies_ends_its_own_episode(
     accident: Any, calls: Calls, outside: Any

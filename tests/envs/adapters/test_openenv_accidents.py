@@ -79,6 +79,7 @@ def test_an_episode_that_cannot_begin(how: str, problem: str, calls: Calls, serv
         ("no data", "it says {"),
         ("no observation", "its observation is None"),
         ("reward", "its reward is '1'"),
+        ("large", "its reward is 1000"),
         ("done", "it says 'no' where"),
         ("gone", "the connection is closed"),
     ],

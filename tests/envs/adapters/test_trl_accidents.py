@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import Environment, Outcome, make
+from gymnast.envs.adapters.trl.rewards import Log
 from gymnast.errors import InfrastructureError
 from gymnast.types import StopReason
 from trl_fixtures import GATE, MADE, Odd
@@ -85,6 +86,8 @@ def test_a_long_beginning_loses_its_middle(odd: Any) -> None:
     [
         ("text", "get_reward: ValueError: the reward is 'much'"),
         ("infinite", "get_reward: ValueError: the reward is inf"),
+        ("large", "get_reward: ValueError: the reward is 100000"),
+        ("large one", "lying: ValueError: the reward is <int instance of 16610 bits>"),
         ("broken", "get_reward: ZeroDivisionError"),
         ("slow reward", "get_reward: it was given up after 0.3 s"),
         ("too many", "lying: ValueError: it returned [1.0, 1.0], not a list of one reward"),
@@ -103,6 +106,19 @@ def test_an_episode_that_cannot_be_scored(
     Odd.accident = ""
     (outcome,) = play(env, DONE)
     assert outcome.reward == 1.5
+
+
+def test_a_reward_may_be_any_type_of_number(play: Play, odd: Any) -> None:
+    (outcome,) = play(odd("fraction", reward_funcs=["lying"]), DONE)
+    assert outcome.info["reward_parts"] == {"Odd": 1.0, "lying": 0.25}
+
+
+def test_large_logged_metrics_are_dropped() -> None:
+    log = Log()
+    for value in (10**400, 1.0):
+        log.metric("large", value)
+    log.metric("small", 2)
+    assert log.means() == {"small": 2.0}
 
 
 def test_a_reward_of_none_is_left_out(play: Play, odd: Any) -> None:

@@ -208,11 +208,15 @@ def test_a_program_that_breaks_the_protocol_is_told_how(
     env.close()
 
 
-def test_a_reward_that_is_no_number_stops_the_run_with_its_row(tmp_path: Path) -> None:
-    env = opened(tmp_path, describing(reward=True) + "else: print('\"much\"')")
+@pytest.mark.parametrize("printed", ['"much"', str(10**400), '{"a": 1e308, "b": 1e308}', "NaN"])
+def test_a_reward_that_is_no_number_stops_the_run_with_its_row(
+    printed: str, tmp_path: Path
+) -> None:
+    env = opened(tmp_path, describing(reward=True) + f"else: print({printed!r})")
     env.reset(options={"row": {"prompt": "Go."}})
-    with pytest.raises(UserCodeError, match=r'"much".*Go\.'):
+    with pytest.raises(UserCodeError, match="no finite number, nor some") as caught:
         asyncio.run(env.act({"role": "assistant", "content": "Done."}))
+    assert "Go." in str(caught.value)
     env.close()
 
 

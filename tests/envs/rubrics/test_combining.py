@@ -195,6 +195,13 @@ def test_what_is_no_number_is_an_error_that_names_the_part(wrong: Any) -> None:
         (lambda: rubrics.all_of(rubrics.weighted(half, 0)), "weight of 'half' must be > 0, got 0"),
         (lambda: rubrics.all_of(rubrics.weighted(half, -1)), "weighted_sum takes punishments too"),
         (lambda: rubrics.weighted(half, float("inf")), "weight must be a finite number, got inf"),
+        (lambda: rubrics.weighted(half, 10**400), "weight must be a finite number, got 100"),
+        (
+            lambda: rubrics.all_of(
+                a=rubrics.weighted(half, 1e308), b=rubrics.weighted(half, 1e308)
+            ),
+            "all_of: the weights add up",
+        ),
         (lambda: rubrics.weighted(half, WRONG), "weighted: the weight must be a finite number"),
         (lambda: rubrics.gate(half), "gate: takes a condition and a rubric behind it, got 1"),
     ],

@@ -307,6 +307,7 @@ def test_the_key_is_in_no_error_and_no_text_of_a_judge(endpoint: Endpoint) -> No
         ({"criteria": " "}, "judge: criteria must be a question, got ' '"),
         ({"grades": {"yes": 1.0}}, "judge: grades must map at least two words to finite numbers"),
         ({"grades": {"yes": 1.0, "YES": 0.0}}, "judge: grades must map"),
+        ({"grades": {"yes": 10**400, "no": 0.0}}, "judge: grades must map"),
         ({"grades": {"yes": 1.0, "n:o": 0.0}}, "judge: grades must map"),
         ({"shown": "thoughts"}, "judge: shown must be answer or conversation, got 'thoughts'"),
         ({"votes": 0}, "judge: votes must be a whole number >= 1, got 0"),

@@ -128,3 +128,12 @@ def test_what_is_no_schema_is_refused() -> None:
         rubrics.json_schema({"type": "whole"})
     with pytest.raises(ConfigError, match="json_schema: extract must be a regular expression"):
         rubrics.json_schema({}, extract="(")
+
+
+@pytest.mark.parametrize("answer", ["1" * 310, "-" + "9" * 4000, "1e400", "9" * 5000, "1e308"])
+def test_numbers_of_any_size_fit_or_do_not(answer: str) -> None:
+    of_tenths = rubrics.json_schema({"type": "number", "multipleOf": 0.1})
+    assert reward(of_tenths, answer) == 0.0
+    assert reward(rubrics.json_schema({"type": "number"}), answer) == (
+        1.0 if "e4" not in answer and len(answer) < 5000 else 0.0
+    )

@@ -169,3 +169,12 @@ def test_95_percent_intervals_of_pass_at_k_hold_in_about_95_percent_of_evaluatio
         assert found.low is not None and found.high is not None
         held += found.low <= k / (k + 1) <= found.high
     assert 0.93 <= held / 2000 <= 0.975
+
+
+@given(st.lists(st.lists(st.floats(-1.7e308, 1.7e308), min_size=1, max_size=3), min_size=1))
+def test_estimates_of_the_largest_numbers_do_not_overflow(groups: list[list[float]]) -> None:
+    numbers = [number for group in groups for number in group]
+    estimate = clustered_mean(groups)
+    size = max(map(abs, numbers))
+    assert abs(estimate.value) <= size * (1 + 1e-9)
+    assert estimate.low is None or estimate.low <= estimate.value

@@ -336,3 +336,39 @@ def test_an_estimator_by_token_is_one_function() -> None:
     assert metrics["loss"] == pytest.approx((total / count).item(), rel=1e-4)
     for mine, weight in zip(gradients, ours.parameters(), strict=True):
         torch.testing.assert_close(mine, weight.grad, rtol=1e-3, atol=1e-5)
+
+
+# --- Rewards that single precision cannot hold
+
+
+@pytest.mark.parametrize("reward", [1e19, -1e39, 1e300])
+@pytest.mark.parametrize("name", sorted({*ESTIMATORS} - {"gigpo", "state_baseline"}))
+def test_rewards_out_of_range_are_not_learned_from(
+    name: str, reward: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    estimator = ESTIMATORS[name]
+    large = episode((2, 0.0), (1, reward), row={"name": "large"})
+    good, bad = episode((2, 1.0), (1, 0.0)), episode((1, 0.0), (2, 0.0))
+    credited = with_advantages([[good, large, bad], [large]], estimator)
+    alone = with_advantages([[good, bad]], estimator)
+    assert [c.advantages.tolist() for c in (credited[0][0], credited[0][2])] == [
+        c.advantages.tolist() for c in alone[0]
+    ]
+    assert not credited[0][1].trains and not credited[1][0].trains
+    assert len(credited[0][1].token_advantages) == 3
+    metrics = advantage_metrics(credited)
+    assert metrics["advantage/out_of_range"] == 2 and all(map(math.isfinite, metrics.values()))
+    assert "2 episodes are not learned from" in caplog.text and "'large'" in caplog.text
+    assert has_spread([good, large, bad], estimator) == has_spread([good, bad], estimator)
+    assert not has_spread([large], estimator)
+
+
+def test_parts_and_tokens_out_of_range_are_not_learned_from() -> None:
+    fine = episode((1, 1.0), reward_parts={"a": 1e18})
+    parts = episode((1, 0.0), reward_parts={"a": 1e30, "b": -1e30})
+    tokens = episode((2, 0.0), token_rewards=[0.0, 0.0, 1e30, -1e30, 0.0])
+    metrics = advantage_metrics(with_advantages([[fine, parts, tokens]], ESTIMATORS["grpo"]))
+    assert metrics["advantage/out_of_range"] == 2
+    assert "advantage/out_of_range" not in advantage_metrics(
+        with_advantages([[fine]], ESTIMATORS["grpo"])
+    )

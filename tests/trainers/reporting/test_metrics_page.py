@@ -1,6 +1,7 @@
 """docs/metrics.md describes every name that a run writes."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -75,6 +76,9 @@ class Judged(Shop):
     reward = rubrics.all_of(said=Counts())
 
 
+REWARDS = itertools.cycle([1.0, 2e18])  # of which the second is too large to learn from
+
+
 class Asks(Environment):
     """A program that has the loop, and asks in a context of its own each time."""
 
@@ -87,7 +91,7 @@ class Asks(Environment):
         return None if self.left < 0 else NextRequest(None, prompt)  # type: ignore[arg-type]
 
     def reward(self, episode: Any) -> float:
-        return float(len(episode.answer) % 3)
+        return next(REWARDS)
 
 
 def first_calls_a_tool(trainer: Trainer, calls: list[list[int]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, shown
 from gymnast.trainers.base.token_ids import shared_ids
 from gymnast.types import Completion, Span, VersionSpan
 
@@ -61,9 +61,9 @@ class ContextRecord:
         state = info.get("state")
         try:
             hash(state)
-        except TypeError as error:
+        except Exception as error:
             raise ConfigError(
-                f"environment: info['state'] is {state!r:.100}, which cannot be hashed, so it "
+                f"environment: info['state'] is {shown(state, 100)}, which cannot be hashed, so it "
                 "cannot be compared; give a string, a number or a tuple of these"
             ) from error
         self.states.append(state)
@@ -152,12 +152,12 @@ def _numbers(given: Any, tokens: int) -> list[float]:
     """
     try:
         values = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = np.full(0, np.nan)
     if values.shape != (tokens,) or not np.isfinite(values).all():
         raise ConfigError(
             f"environment: info['token_rewards'] must have one finite number for each of the "
-            f"{tokens} tokens of the action, got {given!r:.100}"
+            f"{tokens} tokens of the action, got {shown(given, 100)}"
         )
     numbers: list[float] = values.tolist()
     return numbers

@@ -17,7 +17,9 @@ def test_a_text_is_one_number(text: str, reward: float) -> None:
     assert (verdict.reward, verdict.problem) == (reward, None)
 
 
-@pytest.mark.parametrize("text", [b"", b"one", b"nan", b"inf", b"1 2", b"\xff", b"1e999"])
+@pytest.mark.parametrize(
+    "text", [b"", b"one", b"nan", b"inf", b"1 2", b"\xff", b"1e999", b"1" * 400, b"-" + b"9" * 5000]
+)
 def test_what_is_no_number_is_no_reward(text: bytes) -> None:
     verdict = read_text(text)
     assert verdict.reward == 0.0 and verdict.problem
@@ -35,15 +37,22 @@ def test_without_it_the_reward_is_the_mean_and_each_number_a_part() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "{}", "[1]", '{"reward": "1"}', '{"reward": NaN}', '{"a": 1e999}', "null"]
+    "text",
+    [
+        *("", "{", "{}", "[1]", '{"reward": "1"}', '{"reward": NaN}', '{"a": 1e999}', "null"),
+        *(f'{{"reward": {10**400}}}', f'{{"reward": 1, "a": -{10**400}}}', f'{{"a": {10**400}}}'),
+        *(str(10**400), f"[{10**400}]", '{"reward": 1' + "0" * 5000 + "}"),
+    ],
+    ids=lambda text: text[:20],
 )
 def test_what_holds_no_finite_numbers_is_no_reward(text: str) -> None:
     verdict = read_json(text.encode())
     assert verdict.reward == 0.0 and verdict.problem
 
 
+LONG = st.tuples(st.integers(-9, 9), st.integers(300, 4000)).map(lambda n: n[0] * 10 ** n[1])
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | LONG | st.floats() | st.text(max_size=5),
     lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=5), below),
     max_leaves=6,
 )

@@ -1,0 +1,1 @@
+../../gymnast/numbers.py
