@@ -161,7 +161,7 @@ def test_a_slow_check_ends_without_a_reward(
 
 
 def test_a_slow_solution_is_an_error_of_the_row() -> None:
-    with pytest.raises(DataError, match="stopped after 0.3 s"):
+    with pytest.raises(DataError, match=r"stopped after 0\.3 s"):
         SQL(timeout_s=0.3).reset(options={"row": ASKED | {"solution": SLOW}})
     assert children() == []
 
