@@ -6,6 +6,7 @@ spelling gets around that. The process is killed when a statement's time is up; 
 what was committed before.
 """
 
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -174,13 +175,19 @@ def _saved(connection: sqlite3.Connection) -> Path:
     Raises:
         InfrastructureError: The temporary folder of the machine is full, say.
     """
+    folder = None
     try:
         folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
         with closing(sqlite3.connect(folder / "database", isolation_level=None)) as file:
             file.execute("PRAGMA synchronous = OFF")
             connection.backup(file)
     except (OSError, sqlite3.Error) as error:
-        raise InfrastructureError(f"the file of a database cannot be written: {error}") from error
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise InfrastructureError(
+            f"the file of a database cannot be written to {tempfile.gettempdir()}: {error}; make "
+            "room there, or set TMPDIR"
+        ) from error
     return folder
 
 

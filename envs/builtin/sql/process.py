@@ -22,7 +22,7 @@ from gymnast.errors import InfrastructureError
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 
 _START_S = 60.0  # Python takes a tenth of a second, and longer on a busy machine
-_GRACE_S = 0.1  # after a timeout, for a reply that is under way: the machine may have stood still
+_GRACE_S = 0.05  # after a timeout, for a reply that is under way: the machine may have stood still
 _LONGEST_WAIT_S = 1e6  # a socket accepts no infinite timeout
 _MAX_FRAME_BYTES = 2**26  # a reply of `worker.py` has less
 _INHERITED = ("LD_LIBRARY_PATH",)  # some Pythons do not start without it
