@@ -69,6 +69,9 @@ class Database:
         tables: Rows to insert in addition, by table: mappings from column to value.
         limits: Limits of `run`. The schema, which is the row's, has none but the size.
 
+    Attributes:
+        schema: The statements that make its tables and views at the start, a line each.
+
     Raises:
         DataError: SQLite does not accept the schema or a row.
         InfrastructureError: The database's folder cannot be written.

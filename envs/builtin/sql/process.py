@@ -108,8 +108,8 @@ class StatementProcess:
             with theirs:
                 self._process = subprocess.Popen(
                     command,
-                    stdin=theirs,
-                    stdout=theirs,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,
                     cwd=self._folder,
                     env={MARK_VARIABLE: self._folder.name, **inherited},

@@ -106,7 +106,8 @@ class Session:
         cursor = connection.execute(statement)
         try:
             columns = [name for name, *_ in cursor.description or ()]
-            rows, cut = [], False
+            rows: list[list[Any]] = []
+            cut = False
             left_bytes = self._result_bytes - len(json.dumps(columns))
             for row in cursor:
                 values = [{"hex": v.hex()} if isinstance(v, bytes) else v for v in row]

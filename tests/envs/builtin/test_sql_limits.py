@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from gymnast.envs import call
+from gymnast.envs.builtin.sql import worker
 from gymnast.envs.builtin.sql.database import Database, Limits
 from gymnast.envs.builtin.sql.environment import SQL
 from gymnast.errors import DataError, InfrastructureError
@@ -43,11 +44,20 @@ def said(*queries: str) -> list[Any]:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """The processes of this one that run statements, those that were not waited for included."""
+    return [each for each in psutil.Process().children() if is_worker(each)]
 
 
-def folders(pid: int) -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"gymnast-*-{pid}-*"))
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return worker.__file__ in process.cmdline()
+    except psutil.NoSuchProcess as error:
+        return isinstance(error, psutil.ZombieProcess)
+
+
+def files(pid: int) -> list[Path]:
+    """The databases of a process."""
+    return list(Path(tempfile.gettempdir()).glob(f"gymnast-*-{pid}-*/database*"))
 
 
 @pytest.fixture
@@ -177,7 +187,7 @@ def test_the_end_of_an_episode_kills_its_statement(
     assert outcome.info["stop_reason"] == StopReason.timeout
     assert outcome.reward == 0.0
     assert children() == []
-    assert folders(os.getpid()) == []
+    assert files(os.getpid()) == []
 
 
 def test_close_ends_a_statement_of_another_thread(open_database: Any) -> None:
@@ -279,6 +289,14 @@ def test_a_process_that_cannot_start_is_reported(
         database.run("SELECT 1")
 
 
+def test_a_folder_that_cannot_be_made_is_reported(
+    open_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(InfrastructureError, match="TMPDIR"):
+        open_database()
+
+
 def test_episodes_leave_nothing_behind(play: Callable[..., Any]) -> None:
     env = SQL(timeout_s=0.2)
     endless = f"{COUNT.format(-1)} SELECT count(*) FROM n"
@@ -288,11 +306,12 @@ def test_episodes_leave_nothing_behind(play: Callable[..., Any]) -> None:
         play(env, *said("SELECT a FROM t", endless, "BEGIN"), row=row)
     assert psutil.Process().num_fds() <= before + 1  # of the event loop
     assert children() == []
-    assert folders(os.getpid()) == []
+    assert files(os.getpid()) == []
 
 
 RUNS_UNTIL_KILLED = """
 import sys, threading, time, psutil
+from gymnast.envs.builtin.sql import worker
 from gymnast.envs.builtin.sql.database import Database, Limits
 
 idle, busy = (Database("CREATE TABLE t (a)", limits=Limits(timeout_s=600)) for _ in range(2))
@@ -313,10 +332,11 @@ def test_processes_and_files_end_with_a_killed_trainer() -> None:
         assert trainer.stdout is not None
         pids = [int(pid) for pid in trainer.stdout.readline().split()]
         assert len(pids) == 2
-        assert len(folders(trainer.pid)) == 2
+        assert len(files(trainer.pid)) == 2
         trainer.send_signal(signal.SIGKILL)
     until = time.monotonic() + FAR_BELOW_S
-    while time.monotonic() < until and (any(map(psutil.pid_exists, pids)) or folders(trainer.pid)):
+    while time.monotonic() < until and (any(map(psutil.pid_exists, pids)) or files(trainer.pid)):
         time.sleep(0.05)
     assert not any(map(psutil.pid_exists, pids))
-    assert folders(trainer.pid) == []
+    assert files(trainer.pid) == []
+    assert list(Path(tempfile.gettempdir()).glob(f"gymnast-*-{trainer.pid}-*")) == []
