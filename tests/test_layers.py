@@ -81,7 +81,9 @@ ROOMS = {
     "envs.adapters.trl": (
         "envs.adapters envs.environment envs.records envs.rendering envs.tools"
     ),
-    "envs.builtin.sql": "envs.environment envs.records envs.rubrics envs.tools",
+    "envs.builtin.sql": (
+        "envs.environment envs.records envs.rubrics envs.tools sandboxes.lifetime"
+    ),
     "envs.builtin.code.judging": "",
     "envs.builtin.harbor": (
         "envs.boxes envs.environment envs.programs envs.records envs.tools sandboxes.contract "

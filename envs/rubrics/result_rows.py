@@ -1,9 +1,10 @@
 """A rubric that compares rows, such as the results of two SQL queries."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from gymnast.envs.rubrics.comparing import as_decimal, check_tolerances, same_number
@@ -13,6 +14,11 @@ from gymnast.envs.rubrics.structure import json_in, parsed_json
 from gymnast.errors import DataError
 
 Row = Sequence[Any] | Mapping[str, Any]
+_Numbers = tuple[Decimal, ...]  # of a row, from left to right
+_Close = Callable[[Decimal, Decimal], bool]
+
+_MOST_MATCHED = 300  # rows, as every pair of them is compared
+_FINER = (Decimal("1e-3"), Decimal("1e-6"))  # shares of a tolerance
 
 
 @dataclass(frozen=True)
@@ -81,48 +87,52 @@ def same_rows(
     tolerance: float = 0.0,
     relative_tolerance: float = 0.0,
 ) -> bool:
-    """Whether two results have the same rows, each as often.
+    """Return whether two results have the same rows, each as often.
 
     A row is a sequence, whose values are compared in order, or a mapping, whose values are compared
     by name; the two kinds are never the same. Numbers are the same within the tolerance, whatever
     their types; other values if they are equal and of one type. None is the same as None.
 
+    Takes n log n steps for n rows. Rows whose numbers are so dense that over 300 of them lie within
+    the tolerance of one another, in a chain, are the same if they can be paired in order.
+
     Args:
-        given: What was found.
-        wanted: What is right; relative tolerances are shares of its numbers.
+        given: The rows that were found.
+        wanted: The right rows; relative tolerances are shares of its numbers.
         ordered: Whether the order of the rows counts.
-        tolerance: By how much two numbers may differ.
-        relative_tolerance: By which share of the right number.
+        tolerance: The largest difference between two numbers that are the same.
+        relative_tolerance: The same as a share of the right number.
     """
-    if len(given) != len(wanted):
+    if Counter(map(len, given)) != Counter(map(len, wanted)):
         return False
-
-    def close(one: _Cells, other: _Cells) -> bool:
-        return all(
-            same_number(a, b, tolerance, relative_tolerance)
-            for a, b in zip(one.numbers, other.numbers, strict=True)
-        )
-
+    close = _closeness(Decimal(str(tolerance)), Decimal(str(relative_tolerance)))
     left, right = [_Cells.of(row) for row in given], [_Cells.of(row) for row in wanted]
     if ordered:
-        pairs = zip(left, right, strict=True)
-        return all(one.rest == other.rest and close(one, other) for one, other in pairs)
-    groups: dict[str, tuple[list[_Cells], list[_Cells]]] = defaultdict(lambda: ([], []))
-    for cells in left:
-        groups[cells.rest][0].append(cells)
-    for cells in right:
-        groups[cells.rest][1].append(cells)
-    return all(
-        len(ours) == len(theirs) and _can_be_paired(sorted(ours), sorted(theirs), close)
-        for ours, theirs in groups.values()
-    )
+        pairs = list(zip(left, right, strict=True))
+        return all(one.rest == other.rest for one, other in pairs) and all(
+            _row_is_close(one.numbers, other.numbers, close) for one, other in pairs
+        )
+    groups: dict[str, tuple[list[_Numbers], list[_Numbers]]] = defaultdict(lambda: ([], []))
+    for side, rows in enumerate((left, right)):
+        for cells in rows:
+            groups[cells.rest][side].append(cells.numbers)
+    if any(len(ours) != len(theirs) for ours, theirs in groups.values()):
+        return False
+    if not tolerance and not relative_tolerance:
+        return all(Counter(ours) == Counter(theirs) for ours, theirs in groups.values())
+    finer = [
+        _closeness(share * Decimal(str(tolerance)), share * Decimal(str(relative_tolerance)))
+        for share in _FINER
+    ]
+    splits = relative_tolerance <= 1
+    return all(_can_be_paired(*group, close, finer, splits) for group in groups.values())
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class _Cells:
-    """A row, divided into its numbers and a text of everything else."""
+    """A row, divided into its numbers and a string of everything else."""
 
-    numbers: tuple[Decimal, ...]
+    numbers: _Numbers
     rest: str
 
     @classmethod
@@ -145,15 +155,96 @@ class _Cells:
         return cls(tuple(numbers), rest)
 
 
-def _can_be_paired(ours: Sequence[Any], theirs: Sequence[Any], close: Any) -> bool:
-    """Whether every one of ours has another one of theirs that it is close to.
+def _closeness(tolerance: Decimal, relative_tolerance: Decimal) -> _Close:
+    def close(given: Decimal, right: Decimal) -> bool:
+        return given == right or same_number(given, right, tolerance, relative_tolerance)
 
-    Where a first guess, one after another, does not hold, a matching is sought by augmenting paths
-    (Kuhn 1955), since what is close to two rows must be left to the one that needs it.
+    return close
+
+
+def _row_is_close(one: _Numbers, other: _Numbers, close: _Close) -> bool:
+    return all(map(close, one, other))
+
+
+def _can_be_paired(
+    ours: Sequence[_Numbers],
+    theirs: Sequence[_Numbers],
+    close: _Close,
+    finer: Iterable[_Close],
+    splits: bool,
+) -> bool:
+    """Return whether every one of ours has another one of theirs that it is close to.
+
+    Rows are divided by gaps in their numbers that are wider than the tolerance, since rows on two
+    sides of a gap cannot be paired. The two parts between gaps have almost always few rows, or
+    rows that are paired in order.
+
+    Args:
+        ours: Rows of numbers.
+        theirs: As many right ones.
+        close: Compares two numbers.
+        finer: The same with smaller tolerances, to find pairs among dense rows with little noise.
+        splits: Whether gaps separate: a relative tolerance over 1 reaches across them.
     """
-    if all(map(close, ours, theirs)):
+    if _fit(ours, theirs, close):
         return True
-    partners = [[j for j, b in enumerate(theirs) if close(a, b)] for a in ours]
+    for part, other in _divided(ours, theirs, close) if splits else [(ours, theirs)]:
+        if len(part) != len(other):
+            return False
+        if _fit(part, other, close) or any(
+            _fit_divided(part, other, close, fine) for fine in finer
+        ):
+            continue
+        columns = zip(zip(*part, strict=True), zip(*other, strict=True), strict=True)
+        if splits and not all(all(map(close, sorted(a), sorted(b))) for a, b in columns):
+            return False
+        if len(part) > _MOST_MATCHED or not _have_matching(part, other, close):
+            return False
+    return True
+
+
+def _fit(ours: Sequence[_Numbers], theirs: Sequence[_Numbers], close: _Close) -> bool:
+    """Return whether rows are close one after another, once both sides are sorted."""
+    pairs = zip(sorted(ours), sorted(theirs), strict=True)
+    return all(_row_is_close(one, other, close) for one, other in pairs)
+
+
+def _fit_divided(
+    ours: Sequence[_Numbers], theirs: Sequence[_Numbers], close: _Close, fine: _Close
+) -> bool:
+    return all(
+        len(part) == len(other) and _fit(part, other, close)
+        for part, other in _divided(ours, theirs, fine)
+    )
+
+
+def _divided(
+    ours: Sequence[_Numbers], theirs: Sequence[_Numbers], close: _Close
+) -> list[tuple[list[_Numbers], list[_Numbers]]]:
+    """Divide rows where two neighbours among all values of a column are not close."""
+    intervals = [  # of each column: a value to the number of its interval
+        _intervals(sorted({*one, *other}), close)
+        for one, other in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
+    ]
+    parts: dict[tuple[int, ...], tuple[list[_Numbers], list[_Numbers]]] = {}
+    for side, rows in enumerate((ours, theirs)):
+        for row in rows:
+            key = tuple(of[number] for of, number in zip(intervals, row, strict=True))
+            parts.setdefault(key, ([], []))[side].append(row)
+    return list(parts.values())
+
+
+def _intervals(values: Sequence[Decimal], close: _Close) -> dict[Decimal, int]:
+    numbers = dict.fromkeys(values[:1], 0)
+    for one, other in pairwise(values):
+        apart = not close(one, other) and not close(other, one)
+        numbers[other] = numbers[one] + apart
+    return numbers
+
+
+def _have_matching(ours: Sequence[_Numbers], theirs: Sequence[_Numbers], close: _Close) -> bool:
+    """Return whether there is a perfect matching, found by augmenting paths (Kuhn 1955)."""
+    partners = [[j for j, b in enumerate(theirs) if _row_is_close(a, b, close)] for a in ours]
     if not all(partners):
         return False
     taken: dict[int, int] = {}

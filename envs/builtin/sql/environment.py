@@ -1,6 +1,7 @@
 """SQL: a question about a database, or a change to make in it.
 
-`database.py` runs statements within limits, and `tasks.py` has tasks of Gymnast's own.
+`database.py` runs statements within limits, in a process of their own (`process.py`, `worker.py`),
+and `tasks.py` has tasks of Gymnast's own.
 """
 
 import sqlite3
@@ -21,6 +22,8 @@ from gymnast.types import Message
 
 _SHOWN = 20  # rows of a result
 _LONGEST_CELL = 200  # characters
+_LONGEST_TEXT = 100_000  # characters: a result may have 2,000 columns
+_NAMES = "SELECT lower(name) FROM sqlite_master WHERE type = '{}'"
 _RELATIVE_TOLERANCE = 1e-6  # sums of floats depend on the order in which a query adds
 
 
@@ -28,13 +31,16 @@ class SQL(Environment):
     """Answer a question about a SQLite database with a query, or make a change in it.
 
     The reward is 1.0 if the last statement that ran without an error returned the rows of the right
-    answer; where the row has a `check`, if that query returns the right rows after the episode.
+    answer; where the row has a `check`, if that query returns the right rows after the episode. It
+    runs on a connection of its own: changes must be committed, temporary tables and views are gone,
+    and a view in the place of a table is wrong. A `check` that runs into a limit is wrong, too.
+
     Rows are compared as a multiset, or in order where the row says `ordered`; numbers are equal up
     to a relative 1e-6, and names of columns do not count. Rows of a dataset have
 
         prompt     the question; the tables are shown before it
         schema     SQL that makes the tables, and may fill them
-        tables     optional: rows to insert beside, {table: [{column: value}]}
+        tables     optional: rows to insert in addition, {table: [{column: value}]}
         solution   SQL that solves it, also for demonstrations; or
         expected   the right rows, as lists, where there is no solution
         check      optional: a query whose rows are compared after the episode. With it the policy
@@ -46,8 +52,9 @@ class SQL(Environment):
 
     Args:
         changes: The share of its own tasks that change the database.
-        timeout_s: Seconds that a statement may run.
-        database_bytes: How large a database may grow.
+        timeout_s: Seconds that a statement may run; its process is killed then.
+        database_bytes: The size limit of a database. A statement may use twice as much memory, and
+            64 MiB in addition.
         **settings: Those of `Environment`.
     """
 
@@ -70,7 +77,9 @@ class SQL(Environment):
         self._limits = Limits(timeout_s=timeout_s, database_bytes=int(database_bytes))
         self._database: Database | None = None
         self._expected: Sequence[Sequence[Value]] = ()
+        self._tables: frozenset[Value] = frozenset()
         self._last: Result | None = None
+        self._right: bool | None = None
 
     @tool
     def sql(self, query: str) -> str:
@@ -79,9 +88,13 @@ class SQL(Environment):
         Args:
             query: The statement.
         """
-        assert self._database is not None
-        self._last = self._database.run(query, writable=_changes(self.row))
-        return _in_words(self._last)
+        database = self._database
+        assert database is not None
+        self._right = None
+        result = database.run(query, writable=_changes(self.row))
+        if database is self._database:  # the episode may be over since
+            self._last = result
+        return _in_words(result)
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """A row of `rows` if there are any, else a task about a shop."""
@@ -94,9 +107,9 @@ class SQL(Environment):
         """Open the database; show its tables before the question."""
         self.cleanup()
         _check_row(row)
-        self._last = None
-        self._expected = self._right_rows(row)
-        self._database = self._open(row)
+        self._last = self._right = None
+        self._database = Database(row["schema"], row.get("tables"), self._limits)
+        self._expected = self._right_rows(row, self._database)
         prompt = row["prompt"]
         if not isinstance(prompt, str):
             return None
@@ -123,13 +136,22 @@ class SQL(Environment):
         return {"right": float(self._is_right()), "ran": float(self._last is not None)}
 
     def _is_right(self) -> bool:
-        found = self._last
-        if found is None or self._database is None:
+        if self._right is None:  # `reward` and `metrics` both ask, and a check may take its time
+            self._right = self._find_right()
+        return self._right
+
+    def _find_right(self) -> bool:
+        found, database = self._last, self._database
+        if found is None or database is None:
             return False
+        database.reconnect()  # a statement may still run that the episode's time has cut
         if _changes(self.row):
             try:
-                found = self._database.run(self.row["check"])
+                found = database.run(self.row["check"])
+                views = database.run(_NAMES.format("view"))
             except sqlite3.Error:  # the policy has dropped the table, say
+                return False
+            if views.cut or self._tables & _first_column(views):
                 return False
         return not found.cut and same_rows(
             found.rows,
@@ -138,28 +160,36 @@ class SQL(Environment):
             relative_tolerance=_RELATIVE_TOLERANCE,
         )
 
-    def _right_rows(self, row: Mapping[str, Any]) -> Sequence[Sequence[Value]]:
-        if row.get("expected") is not None:
-            expected: Sequence[Sequence[Value]] = row["expected"]
-            return expected
-        database, statement = self._open(row), row["solution"]
+    def _right_rows(self, row: Mapping[str, Any], database: Database) -> Sequence[Sequence[Value]]:
+        """Find the right rows, and the tables that there must be; leave the database as it is."""
+        statement = row.get("solution")
         try:
-            result = database.run(statement, writable=_changes(row))
-            if _changes(row):
+            if row.get("expected") is not None:
+                if _changes(row):
+                    self._tables = _first_column(database.run(_NAMES.format("table")))
+                expected: Sequence[Sequence[Value]] = row["expected"]
+                return expected
+            if not _changes(row):
+                result = database.run(statement)
+            else:
+                database.run("BEGIN", writable=True)
+                database.run(statement, writable=True)
                 statement = row["check"]
                 result = database.run(statement)
+                self._tables = _first_column(database.run(_NAMES.format("table")))
+                database.reconnect()  # which undoes the solution
         except sqlite3.Error as error:
             raise DataError(f"SQL: the row's {statement!r:.300} fails: {error}") from error
-        finally:
-            database.close()
         if result.cut:
             raise DataError(
-                f"SQL: the row's {statement!r:.300} has over {len(result.rows):,} rows."
+                f"SQL: the row's {statement!r:.300} has over {len(result.rows):,} rows, or more "
+                "than 8 MiB: let it return fewer."
             )
         return result.rows
 
-    def _open(self, row: Mapping[str, Any]) -> Database:
-        return Database(row["schema"], row.get("tables"), self._limits)
+
+def _first_column(result: Result) -> frozenset[Value]:
+    return frozenset(value for value, *_ in result.rows)
 
 
 def _changes(row: Mapping[str, Any]) -> bool:
@@ -188,7 +218,8 @@ def _in_words(result: Result) -> str:
         lines.append(f"... ({count} rows; the first {_SHOWN} are shown)")
     else:
         lines.append(f"({count} row{'s' if len(result.rows) != 1 else ''})")
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
 def _cell(value: Value) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import sqlite3
+import time
 from typing import Any
 
 import pytest
@@ -108,3 +109,37 @@ def test_the_answer_holds_the_rows_as_json() -> None:
     assert reward(ordered, answers[0], rows=rows) == 0.0
     with pytest.raises(DataError, match="result_set: column 'rows' must hold a list of rows"):
         reward(rubric, answers[0], rows=[1, 2])
+
+
+@given(NUMBER_ROWS, NUMBER_ROWS, st.sampled_from([0.2, 0.5, 1.0, 2.0]))
+def test_within_a_relative_tolerance_a_pairing_is_found(
+    one: Any, other: Any, relative: float
+) -> None:
+    def paired(order: Any) -> bool:
+        return all(
+            all(same_number(a, b, 0.0, relative) for a, b in zip(row, right, strict=True))
+            for row, right in zip(order, other, strict=True)
+        )
+
+    wanted = len(one) == len(other) and any(map(paired, itertools.permutations(one)))
+    assert same_rows(one, other, relative_tolerance=relative) == wanted
+
+
+def test_many_wrong_rows_take_no_ages() -> None:
+    rows = [(n, n * 0.37, "a") for n in range(5000)]
+    wrong = [(n + 0.5, number, word) for n, number, word in rows]
+    moved = [(n, rows[n - 1][1], word) for n, _, word in rows]
+    begun = time.process_time()
+    for other in (wrong, moved):
+        assert not same_rows(other, rows, relative_tolerance=1e-6)
+        assert not same_rows(other, rows, tolerance=0.01)
+        assert not same_rows(other, rows)
+    assert time.process_time() - begun < 20
+
+
+def test_dense_rows_with_noise_are_still_paired() -> None:
+    start = 1_700_000_000
+    rows = [(start + n, start + n * 7919 % 2003) for n in range(2003)]
+    noisy = [(a + 1e-4 * (b % 3), b - 1e-4 * (a % 5)) for a, b in rows]
+    assert same_rows(noisy[::-1], rows, relative_tolerance=1e-6)
+    assert not same_rows([*noisy[1:], (start, start + 5e6)], rows, relative_tolerance=1e-6)
