@@ -32,6 +32,7 @@ from gymnast.trainers.base.formats import ENVIRONMENT_FILE
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import sweep, write_text, written_aside
+from gymnast.trainers.saving.model_check import check_saved_model
 from gymnast.trainers.saving.saved_runs import ADVICE, FOLDER, rollout_files
 
 CONFIG_FILE = "config.yaml"
@@ -155,6 +156,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
 
     Raises:
         DiskFull: There is no room for it; what was there before is untouched.
+        ModelError: The saved model gives other logits; likewise.
     """
     need = sum(weight.nbytes for weight in model.parameters())
     with (
@@ -163,6 +165,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
         no_progress_bars(),
     ):
         save_merged(model, temporary)
+        check_saved_model(model, temporary, folder)
         tokenizer.save_pretrained(temporary)
 
 
