@@ -148,6 +148,8 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             # peft asks models for names that Transformers has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
+            # What it warns of is done below: the weights are untied.
+            warnings.filterwarnings("ignore", "Model (has|with) `tie_word_embeddings=True`")
             torch.manual_seed(seed)
             adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
     except (ValueError, TypeError, NotImplementedError, ImportError, AttributeError) as error:

@@ -23,7 +23,7 @@ from gymnast.visible import visible_logger
 TOKENS = 16
 STRIDE = 7919  # a prime: the tokens come from all of the vocabulary
 EXACT = 1e-5  # of the largest logit
-TIMES_ROUNDING = 10.0
+TIMES_ROUNDING = 2.0  # measured: 0.1 to 0.4 in bfloat16, over five families and DoRA
 
 logger = visible_logger(__name__)
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from filelock import FileLock, Timeout
 
@@ -178,7 +179,8 @@ def save_adapters(model: Any, folder: Path) -> None:
     if not hasattr(model, "peft_config"):
         return
     need = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
-    with naming_full_disk(folder, need), written_aside(folder) as temporary:
+    with naming_full_disk(folder, need), written_aside(folder) as temporary, catch_warnings():
+        filterwarnings("ignore", "Setting `save_embedding_layers` to `True`")  # as it should be
         model.save_pretrained(temporary)
 
 

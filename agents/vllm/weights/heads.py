@@ -30,9 +30,10 @@ UNTIED: Mapping[str, Any] = {"tie_word_embeddings": False}
 IN_FLOAT32: Mapping[str, Any] = {"head_dtype": "float32"}
 
 # Families whose logits vLLM 0.32 computes with the embedding, whatever their configuration says.
-ALWAYS_TIED = frozenset(
-    "cohere cohere2 cohere2_moe gemma2 gemma3n gemma3n_text lfm2 lfm2_moe zamba2".split()
-)
+ALWAYS_TIED = {
+    *("cohere", "cohere2", "cohere2_moe", "gemma2", "gemma3n", "gemma3n_text"),
+    *("lfm2", "lfm2_moe", "zamba2"),
+}
 
 
 def option(overrides: Mapping[str, Any]) -> tuple[str, ...]:
