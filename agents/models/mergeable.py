@@ -21,6 +21,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from gymnast.agents.models.experts import never_called
 from gymnast.agents.models.float32_head import Float32Head
 from gymnast.errors import ModelError, first_line
 
@@ -76,11 +77,17 @@ def _check_layers(model: Any) -> None:
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
 
-    tried = set[tuple[type, type]]()
-    for name, layer in model.get_base_model().named_modules():
+    tried, causal = set[tuple[type, type]](), model.get_base_model()
+    for name, layer in causal.named_modules():
         if not isinstance(layer, BaseTunerLayer) or isinstance(layer, ParamWrapper):
             continue
         base = layer.base_layer
+        if never_called(causal, name):
+            own = name.rpartition(".")[2]
+            raise ModelError(
+                f"lora: {type(causal).__name__} multiplies by the weight of {own} without calling "
+                f"that layer, so adapters on it would do nothing; leave {own} out of lora.target"
+            )
         if isinstance(base, AuxiliaryTrainingWrapper):
             raise ModelError(
                 f"lora: {name} has LoRA and shares its weight with the embedding, of which "

@@ -241,3 +241,11 @@ def test_adapters_that_cannot_be_merged_are_refused(family: str, lora: dict[str,
     name = "embed_tokens" if family == "inkling_text" else "o_a_proj"
     with pytest.raises(ModelError, match=rf"{name}.* cannot be merged"):
         adapted(tiny(family), lora)
+
+
+def test_layers_that_are_never_called_get_no_adapters() -> None:
+    """Mamba multiplies by the weight of dt_proj itself."""
+    model = adapted(tiny("jamba"), {"target": "all-linear"})
+    assert not [name for name, _ in model.named_parameters() if "dt_proj.lora" in name]
+    with pytest.raises(ModelError, match="dt_proj"):
+        adapted(tiny("jamba"), {"target": ["dt_proj"]})
