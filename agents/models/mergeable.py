@@ -29,6 +29,8 @@ from gymnast.errors import ModelError, first_line
 _UNCHANGED = "unchanged"
 # Layers that compute a product with their weight, or look rows of it up, and nothing else.
 _PLAIN_LAYERS = (nn.Linear, Float32Head, Conv1D, nn.Embedding, nn.Conv1d)
+# How adapters begin that take a part of the weight under them.
+_CHANGE_BASE = ("pissa", "olora", "corda", "loftq")
 _TRIED = 4  # tokens
 _LARGEST_DIFFERENCE = 0.05  # of a layer's result; half precision rounds
 
@@ -61,10 +63,12 @@ def make_mergeable(model: Any) -> None:
     Raises:
         ModelError: Some adapters cannot be merged, or cannot be trained as they are.
     """
-    if hasattr(model, "merge_and_unload"):
-        _check_shared_adapters(model)
-        _check_layers(model)
-        untie(model)
+    if not hasattr(model, "merge_and_unload"):
+        return
+    _check_shared_adapters(model)
+    _check_layers(model)
+    if differing := untie(model):
+        _check_starts(model, differing)
 
 
 def _check_layers(model: Any) -> None:
@@ -150,6 +154,22 @@ def _check_shared_adapters(model: Any) -> None:
                 "head, which share a weight: peft keeps one adapter for both and trains it twice, "
                 "so the gradient of one is lost. Leave it out: each gets an adapter of its own, "
                 "and the trained model is saved with a matrix for each."
+            )
+
+
+def _check_starts(model: Any, differing: list[str]) -> None:
+    """Check that adapters began without a change of weights that several modules share.
+
+    Raises:
+        ModelError: They took a part of a shared weight, which other modules lack now.
+    """
+    for config in model.peft_config.values():
+        start = getattr(config, "init_lora_weights", True)
+        if str(start).startswith(_CHANGE_BASE):
+            raise ModelError(
+                f"lora.extra.init_lora_weights: is {start!r}, with which adapters begin with a "
+                f"part of the weight under them, and {', '.join(differing)} are one weight; leave "
+                "it out, or leave these out of lora.target"
             )
 
 

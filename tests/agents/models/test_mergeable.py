@@ -222,6 +222,13 @@ def test_one_adapter_for_both_ends_is_refused(target: str) -> None:
         adapted(base, lora)
 
 
+def test_adapters_that_begin_with_a_shared_weight_are_refused() -> None:
+    base = tiny("llama", tie_word_embeddings=True)
+    lora = {"target": ["lm_head"], "extra": {"init_lora_weights": "pissa"}}
+    with pytest.raises(ModelError, match=r"init_lora_weights: is 'pissa'.*lm_head\.weight"):
+        adapted(base, lora)
+
+
 def test_tokens_and_a_head_with_lora_are_refused() -> None:
     base = tiny("llama", tie_word_embeddings=True)
     lora = {"target": ["lm_head"], "extra": {"trainable_token_indices": [3, 5]}}
