@@ -224,9 +224,8 @@ def _uses(module: nn.Module, name: str, seen: set[int]) -> Iterator[_Use]:
     if id(module) in seen:  # one module in two places is one use
         return
     seen.add(id(module))
-    if isinstance(module, ModulesToSaveWrapper):
-        (adapter,) = module.active_adapters
-        trained = dict(module.modules_to_save[adapter].named_parameters())
+    if isinstance(module, ModulesToSaveWrapper) and module.active_adapters:
+        trained = dict(module.modules_to_save[module.active_adapters[0]].named_parameters())
         for use in _uses(module.original_module, name, seen):
             own = use.name.removeprefix(f"{name}.")
             # A head that peft ties to a trained embedding has no bias.

@@ -7,6 +7,7 @@ rounding alone, which depends on their dtype and depth. It is measured: the load
 same tokens once more with each weight moved by one unit in its last place.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def _load(model: Any, folder: Path) -> Any:
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     known = type(causal.config) in MODEL_FOR_CAUSAL_LM_MAPPING
     kind: Any = AutoModelForCausalLM if known else type(causal)
-    with no_progress_bars(), torch.random.fork_rng(devices=[]):
+    # Warnings of other people's code were given when the model was loaded first.
+    quiet = warnings.catch_warnings(action="ignore")
+    with quiet, no_progress_bars(), torch.random.fork_rng(devices=[]):
         saved = kind.from_pretrained(folder, dtype="auto")
     evaluate(saved)
     return saved
