@@ -144,7 +144,7 @@ ROOMS = {
     ),
     "trainers.saving": (
         "agents.loading agents.models trainers.base trainers.distributed "
-        "trainers.learner.optimizers trainers.records"
+        "trainers.learner.memory trainers.learner.optimizers trainers.records"
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
     "trainers.inspecting": (

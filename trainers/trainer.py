@@ -82,6 +82,8 @@ class Trainer:
         model: A causal language model of Transformers, or of peft around one. What requires
             gradients is trained, in the model's dtype with float32 master weights. Where weights
             are sharded over processes, a copy is trained, and this one follows it step by step.
+            Weights that it shares and adapters make differ (LoRA on the head or the embedding, if
+            these are tied) get a matrix each.
         tokenizer: The model's, with a chat template.
         environment: What `gymnast.envs.make` takes, a `Mixture`, or a function that makes one.
         rows: Training rows: a list, or a `RowSource` such as `MixtureRows`.

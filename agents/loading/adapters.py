@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gymnast.agents.models.experts import lora_targets
+from gymnast.agents.models.mergeable import make_mergeable
 from gymnast.errors import ModelError, first_line
 from gymnast.lookup import did_you_mean
 
@@ -112,7 +113,8 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
         seed: Of their first weights.
 
     Raises:
-        ModelError: A name finds nothing in the model, or peft refuses an option.
+        ModelError: A name finds nothing in the model, peft refuses an option, or the adapters could
+            not be merged into the trained model.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -146,14 +148,18 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             # peft asks models for names that Transformers has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
+            # What it warns of is done below: the weights are untied.
+            warnings.filterwarnings("ignore", "Model (has|with) `tie_word_embeddings=True`")
             torch.manual_seed(seed)
-            return get_peft_model(model, config, autocast_adapter_dtype=False)
+            adapted = get_peft_model(model, config, autocast_adapter_dtype=False)
     except (ValueError, TypeError, NotImplementedError, ImportError, AttributeError) as error:
         options = f" with extra {dict(extra)!r:.200}" if extra else ""
         why = first_line(error).replace("[PEFT:PeftType.LORA] ", "")
         raise ModelError(
             f"lora{options}: {why.replace('`target_modules`', 'lora.target')}"
         ) from error
+    make_mergeable(adapted)
+    return adapted
 
 
 def _check_names(model: Any, setting: str, names: str | Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gymnast.agents.models.mergeable import untie
 from gymnast.errors import UsageError, first_line
 
 
@@ -28,6 +29,7 @@ def copied(model: Any, device: str) -> Any:
             f"device: must be a device of this machine, such as cpu or cuda:1, got {device!r}: "
             f"{first_line(error)}"
         ) from error
+    untie(model)
     # A deep copy takes what it finds here in place of a copy of its own.
     own: dict[int, Any] = {}
     with torch.no_grad():

@@ -20,6 +20,8 @@ from transformers.pytorch_utils import Conv1D
 ALL_LINEAR = "all-linear"
 # What Transformers calls the layer that chooses experts, or a part of its name.
 ROUTER_NAMES = {"gate", "router", "classifier"}
+# Layers of Mamba that are never called: its mixer multiplies by their weights itself.
+READ_BY_MAMBA = {"dt_proj"}
 TAKEN_FOR_EXPERTS = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
 
 
@@ -41,17 +43,20 @@ def lora_targets(model: Any, target: str | Sequence[str]) -> LoraTargets:
 
     Args:
         model: Of Transformers, without adapters.
-        target: "all-linear": all linear layers but the head and routers, and all stacked experts.
+        target: "all-linear": all linear layers but the head, routers and those that are not
+            called (`never_called`), and all stacked experts.
             A list: what its names are the ends of, layers, stacked experts, or the modules that
             hold these. Another text is peft's to understand.
     """
     stacks = list(_stacks(model))
-    if not stacks or (isinstance(target, str) and target != ALL_LINEAR):
-        return LoraTargets(target if isinstance(target, str) else list(target), [])
     linear = _linear_layers(model)
+    unused = {name for name in linear if never_called(model, name)}
+    own_list = bool(stacks) or (target == ALL_LINEAR and bool(unused))
+    if not own_list or (isinstance(target, str) and target != ALL_LINEAR):
+        return LoraTargets(target if isinstance(target, str) else list(target), [])
     others: list[str] = []
     if isinstance(target, str):
-        routers = set(_linear_routers(model, stacks))
+        routers = set(_linear_routers(model, stacks)) | unused
         layers = [name for name in linear if name not in routers]
     else:
         layers = [name for name in linear if any(_ends(name, t) for t in target)]
@@ -73,6 +78,17 @@ def expert_blocks(model: Any) -> list[str]:
     """
     holders = (_holder(stack).partition(".base_layer")[0] for stack in _stacks(model))
     return list(dict.fromkeys(map(_holder, holders)))
+
+
+def never_called(model: Any, name: str) -> bool:
+    """Whether the model reads a layer's weight and never calls the layer: adapters do nothing.
+
+    Args:
+        model: Of Transformers, with adapters on its layers or without.
+        name: Of the layer.
+    """
+    holder = type(model.get_submodule(_holder(name))).__name__
+    return _own(name) in READ_BY_MAMBA and "Mamba" in holder
 
 
 def _stacks(model: Any) -> Iterator[str]:

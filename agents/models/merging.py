@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 
 from gymnast.agents.models.adapters import adapts_parameter, fold
+from gymnast.agents.models.mergeable import untie
 
 WEIGHTS = "*.safetensors"
 
@@ -42,6 +43,7 @@ def save_merged(model: Any, folder: Path) -> None:
     if not hasattr(model, "merge_and_unload"):
         model.save_pretrained(folder)
         return
+    untie(model)
     causal = model.get_base_model()
     if _trains_modules(causal):
         copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
@@ -88,6 +90,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if not hasattr(model, "merge_and_unload"):
         yield from _detached(model)
         return
+    untie(model)
     causal = model.get_base_model()
     if _trains_modules(causal):
         yield from _detached(copy.deepcopy(model).merge_and_unload())

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from gymnast.agents.models.mergeable import make_mergeable
 from gymnast.errors import UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
@@ -81,7 +82,7 @@ class Learner:
         optimizer: Over the trained weights.
 
     Raises:
-        ModelError: The model cannot be trained.
+        ModelError: The model cannot be trained, or not be saved afterwards.
         ConfigError: The optimizer cannot update these weights.
     """
 
@@ -99,6 +100,7 @@ class Learner:
         teacher_model: Any = None,
         unused_ids: Sequence[int] = (),
     ) -> None:
+        make_mergeable(model)
         self._accelerator, self._seed = accelerator, seed
         self._settings = UpdateSettings(
             algorithm, settings.max_grad_norm, settings.tokens_per_microbatch, reward_weights

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from filelock import FileLock, Timeout
 
@@ -32,6 +33,7 @@ from gymnast.trainers.base.formats import ENVIRONMENT_FILE
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import sweep, write_text, written_aside
+from gymnast.trainers.saving.model_check import check_saved_model
 from gymnast.trainers.saving.saved_runs import ADVICE, FOLDER, rollout_files
 
 CONFIG_FILE = "config.yaml"
@@ -155,6 +157,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
 
     Raises:
         DiskFull: There is no room for it; what was there before is untouched.
+        ModelError: The saved model gives other logits; likewise.
     """
     need = sum(weight.nbytes for weight in model.parameters())
     with (
@@ -163,6 +166,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
         no_progress_bars(),
     ):
         save_merged(model, temporary)
+        check_saved_model(model, temporary, folder)
         tokenizer.save_pretrained(temporary)
 
 
@@ -175,7 +179,8 @@ def save_adapters(model: Any, folder: Path) -> None:
     if not hasattr(model, "peft_config"):
         return
     need = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
-    with naming_full_disk(folder, need), written_aside(folder) as temporary:
+    with naming_full_disk(folder, need), written_aside(folder) as temporary, catch_warnings():
+        filterwarnings("ignore", "Setting `save_embedding_layers` to `True`")  # as it should be
         model.save_pretrained(temporary)
 
 

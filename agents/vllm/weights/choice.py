@@ -10,7 +10,9 @@ from gymnast.agents.vllm.weights.facts import Facts
 from gymnast.agents.vllm.weights.heads import (
     IN_FLOAT32,
     UNTIED,
+    check_own_head,
     has_float32_head,
+    has_own_head,
     option,
     trains_tied_head,
 )
@@ -95,15 +97,23 @@ def check_servers(way: str, model: Any, servers: Mapping[str, Facts]) -> None:
     """Check that what the servers would sample from is the model that is trained.
 
     Raises:
-        ConfigError: A server has another dtype, would not get a weight that is trained, or would
-            die of two adapters in one batch.
+        ConfigError: A server has another dtype or no head of its own, would not get a weight that
+            is trained, or would die of two adapters in one batch.
     """
+    check_own_head(model)
     dtype = str(model.dtype).removeprefix("torch.")
     for url, facts in servers.items():
         if facts.dtype != dtype:
             raise ConfigError(
                 f"{url}: has weights of {facts.dtype}, and the trained model is in {dtype}; start "
                 f"it with --dtype {dtype}, or set model.dtype: {facts.dtype}"
+            )
+        if facts.ties and has_own_head(model):
+            raise ConfigError(
+                f"{url}: its head shares the embedding's weight, and that of the trained model has "
+                "one of its own (adapters on either make them differ), so it would sample from "
+                f"another model; start it with {_shown(UNTIED)} and the weight of the head in its "
+                "folder, or let the run start it (agent.launch)"
             )
         if has_float32_head(model) and not facts.float32_head and dtype != "float32":
             raise ConfigError(

@@ -1,5 +1,6 @@
 """What a server says of itself that decides how it gets new weights."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ class Facts:
         device: "cuda", "cpu", ...
         dtype: Of its weights, "bfloat16" say.
         untied: Whether its head was told to have a weight of its own.
+        ties: Whether its model's configuration ties the head to the embedding; None if it does not
+            say.
         float32_head: Whether its head was told to compute in float32.
         lora_rank: The highest rank of an adapter; 0 where it can load none.
         loras_at_once: Of how many adapters it may have requests in one batch.
@@ -30,6 +33,7 @@ class Facts:
     device: str
     dtype: str
     untied: bool = False
+    ties: bool | None = None
     float32_head: bool = False
     lora_rank: int = 0
     loras_at_once: int = 1
@@ -65,6 +69,7 @@ def read_facts(info: Mapping[str, Any]) -> Facts:
         device=str(config["device_config"]["device"]).partition(":")[0],
         dtype=str(model["dtype"]).removeprefix("torch."),
         untied=overrides.get("tie_word_embeddings") is False,
+        ties=_ties(model.get("hf_text_config") or model.get("hf_config")),
         float32_head=overrides.get("head_dtype") == "float32",
         lora_rank=int(lora.get("max_lora_rank", 0)) if can_load else 0,
         loras_at_once=int(lora.get("max_loras", 1)),
@@ -73,3 +78,12 @@ def read_facts(info: Mapping[str, Any]) -> Facts:
         sleeps=bool(model.get("enable_sleep_mode")),
         unpickles=environment.get("VLLM_ALLOW_INSECURE_SERIALIZATION") in (True, 1, "1"),
     )
+
+
+def _ties(config: Any) -> bool | None:
+    """Whether a model's configuration ties head and embedding, as a mapping or as it is printed."""
+    if isinstance(config, Mapping):
+        value = config.get("tie_word_embeddings")
+        return value if isinstance(value, bool) else None
+    found = re.search(r'"tie_word_embeddings": (true|false)', str(config))
+    return found[1] == "true" if found else None

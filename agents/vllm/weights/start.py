@@ -13,6 +13,7 @@ from gymnast.agents.vllm.weights.choice import ADAPTERS, AUTO, check_way
 from gymnast.agents.vllm.weights.heads import (
     IN_FLOAT32,
     UNTIED,
+    check_own_head,
     has_float32_head,
     option,
     save_head,
@@ -37,9 +38,11 @@ def write_start(
         shares_device: Whether the servers are to sleep while the model is trained.
 
     Raises:
-        ConfigError: There is no such way, or it needs another device.
+        ConfigError: There is no such way, or it needs another device; or vLLM has no head of its
+            own for this family.
     """
     check_way(way, shares_device=shares_device)
+    check_own_head(model)
     sleeps = (OPTION,) if shares_device else ()
     overrides = dict(IN_FLOAT32) if has_float32_head(model) else {}
     with no_progress_bars():

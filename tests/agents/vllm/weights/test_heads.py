@@ -13,6 +13,8 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.agents.vllm.weights.heads import is_tied, save_head, trains_tied_head
 from gymnast.agents.vllm.weights.start import write_start
+from gymnast.errors import ConfigError
+from model_families import tiny
 
 
 @pytest.mark.parametrize("shard", ["50GB", "1MB"])
@@ -64,3 +66,23 @@ def test_servers_compute_logits_in_float32_where_the_model_does(tmp_path: Path) 
     )
     *_, name, value = write_start(adapted, tmp_path / "adapted")
     assert (name, json.loads(value)) == ("--hf-overrides", {"head_dtype": "float32"})
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head"])
+def test_servers_start_with_two_matrices_that_will_differ(target: str, tmp_path: Path) -> None:
+    """Equal ones at first, of a model that is not tied: the next weights are loaded into both."""
+    model, _ = load_model("tiny:", lora={"rank": 2, "target": [target]})
+    assert write_start(model, tmp_path / "model") == ()
+    started = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert started["tie_word_embeddings"] is False
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+    assert not is_tied(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # of kernels that the family does without
+@pytest.mark.parametrize("family", ["gemma2", "cohere2", "gemma3n_text", "lfm2", "zamba2"])
+def test_families_that_vllm_ties_are_refused_untied(family: str, tmp_path: Path) -> None:
+    write_start(tiny(family, tie_word_embeddings=True), tmp_path / "tied")
+    with pytest.raises(ConfigError, match=rf"logits of {family} with the embedding"):
+        write_start(tiny(family, tie_word_embeddings=False), tmp_path / "untied")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.agents.vllm.weights.adapters import server_rank, why_merged
@@ -59,6 +60,31 @@ def test_a_server_says_how_it_was_started() -> None:
     }
     plain["model_config"] = plain["model_config"] | {"hf_overrides": {}}
     assert read_facts({"vllm_config": plain}) == Facts("cpu", "bfloat16", transfer="nccl")
+
+
+@pytest.mark.parametrize(
+    ("config", "ties"),
+    [
+        ({"hf_text_config": {"tie_word_embeddings": True}}, True),
+        ({"hf_text_config": {"tie_word_embeddings": False}}, False),
+        ({"hf_config": 'Qwen3Config {\n  "tie_word_embeddings": true\n}'}, True),
+        ({"hf_config": "Qwen3Config {}"}, None),
+        ({}, None),
+    ],
+)
+def test_a_server_says_whether_its_head_is_tied(config: Any, ties: bool | None) -> None:
+    info = copy.deepcopy(INFO)
+    info["vllm_config"]["model_config"] |= config
+    assert read_facts(info).ties is ties
+
+
+def test_a_tied_server_is_refused_for_an_untied_model() -> None:
+    tied = {URL: replace(GPU, ties=True)}
+    check_servers("folder", tiny_model(), tied)
+    model, _ = load_model("tiny:", dtype="float32", lora={"rank": 2, "target": ["lm_head"]})
+    check_servers("folder", model, {URL: replace(GPU, ties=False)})
+    with pytest.raises(ConfigError, match=r"tie_word_embeddings.*agent\.launch"):
+        check_servers("folder", model, tied)
 
 
 def test_adapters_are_loaded_as_such_where_the_server_can() -> None:
