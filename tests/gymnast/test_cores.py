@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ Path("found.json").write_text(json.dumps(found | {"threads": torch.get_num_threa
 class Greeting(Environment):
     \"\"\"Greet.\"\"\"
 
-    def sample_row(self):
+    def sample_row(self, rng):
         return {"prompt": "Say hello."}
 
     def reward(self, episode):
@@ -109,26 +110,25 @@ def test_commands_let_idle_threads_sleep(module: str, tmp_path: Path) -> None:
     assert found == {"OMP_WAIT_POLICY": "PASSIVE"}  # and no number of threads for children
 
 
+def test_commands_leave_variables_of_the_user_alone(tmp_path: Path) -> None:
+    given = {"OMP_WAIT_POLICY": "ACTIVE", "OMP_NUM_THREADS": "3"}
+    found = seen_by_environment(tmp_path, "-m", "gymnast", **given)
+    assert found == given | {"threads": 3}
+
+
 @pytest.mark.parametrize(
-    "given", [("OMP_WAIT_POLICY", "ACTIVE"), ("GOMP_SPINCOUNT", "5"), ("KMP_BLOCKTIME", "1")]
+    "given",
+    [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "5"}, {"KMP_BLOCKTIME": "1"}],
 )
-def test_a_wait_policy_of_the_user_wins(given: tuple[str, str], tmp_path: Path) -> None:
-    found = seen_by_environment(tmp_path, "-m", "gymnast", **dict([given]))
-    del found["threads"]
-    assert found == dict([given])
-
-
-def test_a_number_of_threads_of_the_user_wins(tmp_path: Path) -> None:
-    found = seen_by_environment(tmp_path, "-m", "gymnast", OMP_NUM_THREADS="3")
-    assert found["threads"] == 3
+def test_a_wait_policy_of_the_user_wins(given: dict[str, str], tmp_path: Path) -> None:
+    program = (
+        "import os\nfrom gymnast.cores import share_cores\nshare_cores()\n"
+        f"print({{name: os.environ[name] for name in {OF_OPENMP} if name in os.environ}})"
+    )
+    assert run(tmp_path, "-c", program, **given).stdout.strip() == str(given)
 
 
 @two_cores
-def test_local_processes_divide_the_cores(tmp_path: Path) -> None:
-    found = seen_by_environment(tmp_path, "-m", "gymnast", LOCAL_WORLD_SIZE="64")
-    assert found["threads"] == 1
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts switches of GNU OpenMP's threads")
 def test_threads_that_wait_sleep(tmp_path: Path) -> None:
     asleep = int(run(tmp_path, "-c", SWITCHES).stdout)
@@ -155,13 +155,13 @@ def test_deterministic_runs_ignore_the_load(tmp_path: Path) -> None:
 # What the kernel reports, as files
 
 
-def machine(folder: Path, files: dict[str, str]) -> dict[str, Path]:
-    """Write files under `proc` and `groups`; returns the arguments of `cores_left`."""
+def on_machine(folder: Path, files: dict[str, str]) -> partial[int]:
+    """Write files under `proc` and `groups`; returns `cores_left` of such a machine."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return {"proc": folder / "proc", "groups": folder / "groups"}
+    return partial(cores_left, proc=folder / "proc", groups=folder / "groups")
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ V1_OWN, V1_TOP = "groups/cpu,cpuacct/jobs/own/cpu.cfs_", "groups/cpu/cpu.cfs_"
     ],
 )
 def test_threads_fit_the_quota(files: dict[str, str], threads: int, tmp_path: Path) -> None:
-    assert cores_left(**machine(tmp_path, files)) == threads
+    assert on_machine(tmp_path, files)() == threads
 
 
 @pytest.mark.usefixtures("sixteen_cores")
@@ -216,16 +216,16 @@ def test_threads_fit_the_quota(files: dict[str, str], threads: int, tmp_path: Pa
     ],
 )
 def test_threads_leave_cores_to_others(loadavg: str, threads: int, tmp_path: Path) -> None:
-    given = machine(tmp_path, {"proc/loadavg": loadavg})
-    assert cores_left(**given) == threads
-    assert cores_left(load=False, **given) == 16
+    left = on_machine(tmp_path, {"proc/loadavg": loadavg})
+    assert left() == threads
+    assert left(load=False) == 16
 
 
 @pytest.mark.usefixtures("sixteen_cores")
 def test_local_processes_share_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     files = {"proc/self/cgroup": V2, "groups/jobs/own/cpu.max": "800000 100000"}
-    assert cores_left(**machine(tmp_path, files)) == 2
+    assert on_machine(tmp_path, files)() == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux has affinities")
