@@ -65,6 +65,7 @@ from gymnast.commands.saved.rollouts import rollouts
 from gymnast.commands.saved.view import viewing
 from gymnast.commands.schema import schema
 from gymnast.commands.training.dry_run import print_dry_run, refuse_beside_dry_run
+from gymnast.cores import share_cores
 from gymnast.errors import ConfigError, GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 
@@ -97,6 +98,8 @@ INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell
 def main() -> None:
     """Run the command line; Gymnast's own exceptions become a message and an exit code."""
     escape_what_python_writes()
+    if "torch" not in sys.modules:  # else the program that calls this has set its threads
+        share_cores()
     try:
         app()
     except SystemExit as ended:

@@ -18,7 +18,9 @@ PACKAGES = ("gymnast", "sandboxes", "envs", "agents", "trainers")
 BOTTOM = {
     "chat_client",
     "chat_protocol",
+    "cores",
     "errors",
+    "imports",
     "lookup",
     "numbers",
     "shared_threads",

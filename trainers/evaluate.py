@@ -16,6 +16,7 @@ from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import CHAT, agent_for, find_backend
 from gymnast.agents.chat import make_chat_agent
 from gymnast.agents.loading.load import load_tokenizer
+from gymnast.cores import ignore_load
 from gymnast.shared_threads import limit_threads
 from gymnast.trainers.base.config_errors import in_section
 from gymnast.trainers.base.generators import seeded_separately
@@ -78,6 +79,8 @@ def evaluate(
     longest = ANY_LENGTH if chat is not None else longest_context(config, tokenizer)
     task = prepare_task(config, tokenizer, longest, evaluated_rows)
     accelerator = launched()
+    if config.deterministic:
+        ignore_load()
     limit_threads(config.trainer.max_threads)
     kept = together(accelerator, lambda: _begin(config, task, folder))[0]
     if chat is not None:

@@ -22,6 +22,7 @@ from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import agent_for
 from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.policy import kv_beside_model
+from gymnast.cores import ignore_load
 from gymnast.envs import Mixture
 from gymnast.errors import ConfigError
 from gymnast.shared_threads import MAX_THREADS, limit_threads
@@ -170,6 +171,8 @@ class Trainer:
         self._given = {name: value for name, value in locals().items() if name != "self"}
         check_inputs(model, tokenizer, rows, sampling, eval_sampling)
         settings = TrainerSettings.collect(self._given)
+        if settings.run.deterministic:
+            ignore_load()
         self.model, self.tokenizer, self.step = model, tokenizer, 0
         self.longest_episode = 0  # in tokens; 0 where the environment does not say
         self.steps, self.rows_per_step = settings.steps.steps, settings.steps.rows_per_step

@@ -13,6 +13,7 @@ from gymnast import errors
 PROMISED = {
     "gymnast.types": "Message ToolCall Completion Sampling Trajectory StopReason",
     "gymnast.errors": "GymnastError",
+    "gymnast.cores": "share_cores cores_left",
     "gymnast.envs": "Environment tool Renderer make register check_env Mixture compose rubrics",
     "gymnast.agents": "Agent PolicyAgent TransformersAgent ScriptedAgent ChatAgent load_model "
     "make_agent",

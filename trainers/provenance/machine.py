@@ -15,6 +15,7 @@ def machine() -> dict[str, Any]:
         "cpu": _processor(),
         "cores": psutil.cpu_count(logical=False),
         "threads": psutil.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": _gpus(),
     }

@@ -1,0 +1,1 @@
+../../gymnast/cores.py
