@@ -364,7 +364,8 @@ def _check_equal(first: Seen, second: Seen, what: str) -> None:
         differs = first_difference(first[name], second[name], name)
         assert differs is None, (
             f"{what} differ: {differs}. Only the row, the actions and the seed may make a "
-            "difference; draw random numbers from self.np_random, or from sample_row's rng"
+            "difference; keep the state of an episode in `self`, set in `setup`, and draw random "
+            "numbers from self.np_random, or from sample_row's rng"
         )
 
 

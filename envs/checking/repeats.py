@@ -172,7 +172,8 @@ class RecordedEpisode:
     async def _begin(self) -> None:
         options = None if self._row is None else {"row": self._row}
         await self.env.areset(seed=self.seed, options=options)
-        self.steps.append(Step(None, (), {"the prompt": self.env.messages}))
+        began = {"the row": dict(self.env.row), "the prompt": self.env.messages}
+        self.steps.append(Step(None, (), {**began, "the tools": self.env.tools}))
         self._speaker = self._speak(self.env)
 
     async def _turn(self) -> None:
@@ -446,7 +447,7 @@ def _of_step(env: Environment, one: Step, other: Step, where: str) -> Iterator[D
     for name, value in one.seen.items():
         text = first_difference(value, other.seen.get(name), f"{where}{name}")
         if text is not None:
-            outside = name in ("the reply", "the prompt") and _is_program_of_gymnasts(env)
+            outside = name in ("the reply", "the prompt", "the tools") and _is_program_of_gymnasts(env)
             yield Difference(text, outside)
             return
 
