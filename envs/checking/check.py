@@ -133,7 +133,16 @@ def _checked(environment: Environment) -> CheckReport:
     compared = (*solved_again.equal, *called_again.equal)
     missed = (*solved_again.missed, *called_again.missed)
     return CheckReport(
-        text, len(prompt), tuple(tried), rewards, idle, solved, offered, tuple(odd), compared, missed
+        text,
+        len(prompt),
+        tuple(tried),
+        rewards,
+        idle,
+        solved,
+        offered,
+        tuple(odd),
+        compared,
+        missed,
     )
 
 

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from gymnast.envs.checking.shared_values import code_names, modules_of, written_classes
@@ -154,14 +154,18 @@ def _is_mentioned(name: str, own: type[Environment]) -> bool:
     modules = modules_of(own)
     written = {base.__name__ for base in written_classes(own)}
     for module in modules:
-        values = [each for each in vars(module).values() if _is_of(module, each)]
-        others = [each for each in values if isinstance(each, type) and not _plays(each)]
-        functions = [*values, *(each for cls in others for each in vars(cls).values())]
-        if any(name in code_names(each) for each in functions if isinstance(each, FunctionType)):
-            return True
-        if name in _names_of_source(module, name, written):
+        names = _names_of_source(module, name, written)
+        if name in (_names_of_code(module) if names is None else names):
             return True
     return False
+
+
+def _names_of_code(module: ModuleType) -> set[str]:
+    """The names that the functions of a module and of its classes use, but for environments."""
+    values = [each for each in vars(module).values() if _is_of(module, each)]
+    others = [each for each in values if isinstance(each, type) and not _plays(each)]
+    functions = [*values, *(each for cls in others for each in vars(cls).values())]
+    return {name for each in functions if inspect.isfunction(each) for name in code_names(each)}
 
 
 def _is_of(module: ModuleType, value: Any) -> bool:
@@ -172,8 +176,8 @@ def _plays(cls: type) -> bool:
     return issubclass(cls, Environment)
 
 
-def _names_of_source(module: ModuleType, name: str, written: Collection[str]) -> set[str]:
-    """The names that a module's file uses outside of functions of one name.
+def _names_of_source(module: ModuleType, name: str, written: Collection[str]) -> set[str] | None:
+    """The names that a module's file uses outside of functions of one name; None without a file.
 
     Classes that are environments but not among those `written`, and local ones, have methods of
     their own, and are left out.
@@ -181,7 +185,7 @@ def _names_of_source(module: ModuleType, name: str, written: Collection[str]) ->
     try:
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, SyntaxError):
-        return set()
+        return None
     found: set[str] = set()
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]  # with whether it is in a function
     while waiting:

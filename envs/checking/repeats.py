@@ -230,7 +230,7 @@ def compare_solutions(env: Environment) -> Comparison:
     found = Comparison()
     if not can_solve(env):
         return found
-    values = shared_values(type(env))
+    values = shared_values(env)
     first: list[RecordedEpisode] = []
     with bugs.hushed():
         for seed in range(_ROWS):
@@ -265,7 +265,7 @@ def compare_calls(
     others = [episode for episode in tried if episode.complete and episode.called - solved.called]
     if not others and (tried or solved.played):
         return found
-    values = shared_values(type(env))
+    values = shared_values(env)
     with _another(env) as second, _another(env) as third:
         with bugs.hushed():
             known = set(vars(second))
@@ -312,7 +312,7 @@ def _compare(
         values: The shared values before the first episode.
     """
     episode, *others = [each for each in first if each.complete]
-    if (drawn := drawn_from(values, shared_values(type(episode.env)))) is not None:
+    if (drawn := drawn_from(values, shared_values(episode.env))) is not None:
         found.odd.append(
             f"{what} draws from {drawn}, which all episodes share; draw from self.np_random, which "
             "has the seed of the episode"
@@ -387,7 +387,7 @@ def _is_equal(
             found.odd.append(visible_line(f"{sentence} (it differs {cause})"))
             equal = False
             continue
-        changed = changed_values(values, shared_values(type(first.env)))
+        changed = changed_values(values, shared_values(first.env))
         culprits = f" Episodes share {', '.join(changed)}, which changed." if changed else ""
         raise AssertionError(
             visible_line(
@@ -447,7 +447,9 @@ def _of_step(env: Environment, one: Step, other: Step, where: str) -> Iterator[D
     for name, value in one.seen.items():
         text = first_difference(value, other.seen.get(name), f"{where}{name}")
         if text is not None:
-            outside = name in ("the reply", "the prompt", "the tools") and _is_program_of_gymnasts(env)
+            outside = name in ("the reply", "the prompt", "the tools") and _is_program_of_gymnasts(
+                env
+            )
             yield Difference(text, outside)
             return
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gymnast.envs.composed import classes_of
+from gymnast.envs.environment.construction import has_requests
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.tools.marks import plain_function
 
@@ -59,8 +60,9 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def shared_values(cls: type) -> dict[str, Any]:
+def shared_values(env: Environment) -> dict[str, Any]:
     """Return the state of what the episodes of a class share, by what it is called in messages."""
+    cls = type(env)
     found: dict[str, Any] = {}
     for base in written_classes(cls):
         for name, value in vars(base).items():
@@ -74,6 +76,8 @@ def shared_values(cls: type) -> dict[str, Any]:
         for name, value in vars(module).items():
             if not name.startswith("__"):
                 found |= _state(f"the global {name}", value)
+    if env._episode_runner.boxes.wanted or has_requests(cls):
+        return found  # Gymnast draws the waits for sandboxes from `random`
     found[f"{_GENERATOR}`random`"] = hash(random.getstate())
     found[f"{_GENERATOR}`numpy.random`"] = repr(np.random.get_state(legacy=False)["state"])
     torch = sys.modules.get("torch")

@@ -150,7 +150,7 @@ class NumpyChance(Notes):
     @tool
     def note(self, item: str) -> Any:
         """Note an item."""
-        return float(np.random.random())  # noqa: NPY002  the mistake
+        return float(np.random.random())
 
 
 class Seeded(Notes):
@@ -287,7 +287,7 @@ def test_a_tool_that_solve_leaves_out_is_compared(renderer: Renderer) -> None:
             self.shared.append("")
             return len(self.shared)
 
-    with pytest.raises(AssertionError, match="^calling keep on the row .* in a second instance"):
+    with pytest.raises(AssertionError, match=r"^calling keep on the row .* in a second instance"):
         check_env(More(renderer))
 
 
@@ -304,7 +304,7 @@ def test_without_tools_and_solve_the_environment_is_compared(renderer: Renderer)
         def reward(self, episode: Any) -> float:
             return float(Mine.of_all)
 
-    with pytest.raises(AssertionError, match="^saying nothing .* on another row, .*reward was"):
+    with pytest.raises(AssertionError, match=r"^saying nothing .* on another row, .*reward was"):
         check_env(Mine(renderer))
 
 
@@ -330,7 +330,7 @@ def test_a_solution_that_differs_itself_is_named(renderer: Renderer) -> None:
             yield call("note", item=f"item {next(self.numbers)}")
             yield "Done."
 
-    with pytest.raises(AssertionError, match="message 1 of solve.* was 'item 0', then"):
+    with pytest.raises(AssertionError, match=r"message 1 of solve.* was 'item 0', then"):
         check_env(Undecided(renderer))
 
 
