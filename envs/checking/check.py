@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from gymnast.envs.checking.blocking import LoopWatch
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.checking.methods import calls_any_method, forgotten_tools, misspelt_hooks
@@ -101,12 +102,13 @@ def _noting_misspelt_hooks(environment: Environment) -> CheckReport:
     """The report; an error has notes about methods that may be hooks, which may be its cause."""
     odd = misspelt_hooks(type(environment))
     try:
-        report = _checked(environment)
+        with LoopWatch(environment) as watch:
+            report = _checked(environment)
     except (AssertionError, GymnastError) as error:
         for sentence in odd:
             error.add_note(f"odd: {sentence}")
         raise
-    return replace(report, odd=(*odd, *report.odd))
+    return replace(report, odd=(*odd, *watch.odd, *report.odd))
 
 
 def _checked(environment: Environment) -> CheckReport:
@@ -131,7 +133,12 @@ def _checked(environment: Environment) -> CheckReport:
     text = renderer.tokenizer.decode(prompt)
     odd += [*solved_again.odd, *called_again.odd, *changes_by_saving(environment)]
     compared = (*solved_again.equal, *called_again.equal)
-    missed = (*solved_again.missed, *called_again.missed)
+    missed = [*solved_again.missed, *called_again.missed]
+    missed += [
+        f"calling {one.call}, for which there are no arguments"
+        for one in tried
+        if one.answer is None and one.call.partition("(")[0] not in solved_again.called
+    ]
     return CheckReport(
         text,
         len(prompt),

@@ -29,7 +29,7 @@ from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.records.episode import CallRecord, Info
 from gymnast.envs.tools import bugs
-from gymnast.errors import InfrastructureError
+from gymnast.errors import InfrastructureError, NoSolution
 from gymnast.threads import run_blocking
 from gymnast.types import Message, ToolCall
 from gymnast.visible import visible_line
@@ -232,15 +232,19 @@ def compare_solutions(env: Environment) -> Comparison:
         return found
     values = shared_values(env)
     first: list[RecordedEpisode] = []
+    missing = 0
     with bugs.hushed():
         for seed in range(_ROWS):
             episode = RecordedEpisode(env, seed, _solution)
             run_blocking(episode.play())
             first += [episode] if episode.complete else []
+            missing += isinstance(episode.error, NoSolution)
             if len(first) == 2:
                 break
     if first:
         _compare(found, "solve", first, [env], values)
+    elif missing == _ROWS:
+        found.missed.append("solve, which has no solution for these rows")
     return found
 
 
