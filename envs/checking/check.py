@@ -119,7 +119,10 @@ def _checked(environment: Environment) -> CheckReport:
     _check_schemas(environment)
     _check_scored(environment)
     odd = _check_forgotten(environment)
+    known = set(vars(environment))
     solved_again = compare_solutions(environment)
+    _forget(environment, known)
+    environment.reset(seed=_SEED)
     tried, ends, episodes = _check_tools(environment)
     actions = _random_actions(environment)
     ends += [*_check_garbage(environment, actions), _check_answer(environment)]
@@ -253,9 +256,14 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End], list[Re
         tried.append(_tried(env, tool, ended))
         episodes.append(episode)
         _check_json(env.messages, "messages")
-        for left in set(vars(env)) - known:  # or it would hide that another tool or hook needs it
-            delattr(env, left)
+        _forget(env, known)
     return tried, ends, episodes
+
+
+def _forget(env: Environment, known: set[str]) -> None:
+    """Delete attributes that an episode left, which would hide that a tool or hook needs them."""
+    for left in set(vars(env)) - known:
+        delattr(env, left)
 
 
 def _saying(message: Message, env: Environment) -> Scripted:

@@ -242,7 +242,8 @@ def compare_solutions(env: Environment) -> Comparison:
             if len(first) == 2:
                 break
     if first:
-        _compare(found, "solve", first, [env], values)
+        with _noting_what_breaks(found, "solve"):
+            _compare(found, "solve", first, [env], values)
     elif missing == _ROWS:
         found.missed.append("solve, which has no solution for these rows")
     return found
@@ -269,6 +270,15 @@ def compare_calls(
     others = [episode for episode in tried if episode.complete and episode.called - solved.called]
     if not others and (tried or solved.played):
         return found
+    what = f"calling {_names(others)}" if others else "saying nothing"
+    with _noting_what_breaks(found, what):
+        _compare_calls(found, what, env, others)
+    return found
+
+
+def _compare_calls(
+    found: Comparison, what: str, env: Environment, others: Sequence[RecordedEpisode]
+) -> None:
     values = shared_values(env)
     with _another(env) as second, _another(env) as third:
         with bugs.hushed():
@@ -279,20 +289,26 @@ def compare_calls(
                 _is_equal(found, f"calling {_names([episode])}", SECOND, episode, again, values)
                 for left in set(vars(second)) - known:  # as after the first calls
                     delattr(second, left)
-        definitions = env.tool_definitions
-        stopping = [e for e in others if any(definitions[n].options.stop for n in e.called)]
-        ordered = [*(e for e in others if e not in stopping), *stopping]
+        stopping = [each for each in others if each.ending is each.steps[1]]
+        ordered = [*(each for each in others if each not in stopping), *stopping]
         messages = [step.message for e in ordered for step in e.steps[1:2] if step.message]
         script = [RecordedEpisode(second, seed, lambda _: Scripted(messages)) for seed in (0, 1)]
         with bugs.hushed():
             for episode in script:
                 run_blocking(episode.play())
-        what = f"calling {_names(ordered)}" if ordered else "saying nothing"
         if script[0].complete:
             _compare(found, what, script, [second, third], values)
         else:
             found.missed.append(f"{what} in one episode")
-    return found
+
+
+@contextmanager
+def _noting_what_breaks(found: Comparison, what: str) -> Iterator[None]:
+    """Within the block, note where what a second instance runs on is not there for two."""
+    try:
+        yield
+    except InfrastructureError as error:
+        found.missed.append(f"{what} {SECOND} ({visible_line(str(error)):.200})")
 
 
 def _solution(env: Environment) -> Speaker:
@@ -505,6 +521,8 @@ def _another(env: Environment) -> Iterator[Environment]:
     arguments, settings = env._construction
     try:
         made = type(env)(*arguments, **settings)
+    except InfrastructureError:
+        raise
     except Exception as error:
         raise AssertionError(
             f"a second instance of {type(env).__name__} cannot be made: {type(error).__name__}: "

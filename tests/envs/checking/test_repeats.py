@@ -441,3 +441,23 @@ def test_instances_are_closed(renderer: Renderer) -> None:
     env = Opened(renderer)
     check_env(env)
     assert Opened.open_now == 1
+
+
+def test_what_solve_leaves_does_not_hide_a_bug(renderer: Renderer) -> None:
+    class Started(Notes):
+        def setup(self, row: Any) -> Any:
+            return None
+
+        @tool
+        def start(self) -> str:
+            """Start."""
+            self.log = []
+            return "started"
+
+        def solve(self, row: Any) -> Any:
+            yield call("start")
+            yield call("note", item=row["item"])
+            yield "Done."
+
+    with pytest.raises(AssertionError, match=r"note\(item=.*failed because of a bug"):
+        check_env(Started(renderer))
