@@ -34,6 +34,8 @@ from gymnast.shared_threads import (
 
 T = TypeVar("T")
 
+LOOP_THREAD = "gymnast-blocking"  # the name of the threads of private event loops
+
 
 class Overrun(Exception):
     """A call took longer than allowed."""
@@ -328,7 +330,7 @@ class _PrivateLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.blocked = False
-        self._thread = start_thread("gymnast-blocking", self.loop.run_forever)
+        self._thread = start_thread(LOOP_THREAD, self.loop.run_forever)
 
     @property
     def is_of_this_thread(self) -> bool:

@@ -1,12 +1,14 @@
 """check_env: whether an environment keeps the contracts of Gymnasium and Gymnast.
 
-It runs before training and drives real episodes with real tokens; every tool is called once, with
-arguments made from its schema. It cannot say what a reward means, or whether a policy can learn.
+It runs before training and drives real episodes with real tokens; every tool is called with
+arguments made from its schema, and episodes are played again, which must come out as they did. It
+cannot say what a reward means, or whether a policy can learn.
 """
 
 import inspect
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -14,10 +16,17 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from gymnast.envs.checking.blocking import LoopWatch
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
-from gymnast.envs.checking.misspelt_hooks import misspelt_hooks
+from gymnast.envs.checking.methods import calls_any_method, forgotten_tools, misspelt_hooks
 from gymnast.envs.checking.policies import play_idle, play_solve
+from gymnast.envs.checking.repeats import (
+    RecordedEpisode,
+    Scripted,
+    compare_calls,
+    compare_solutions,
+)
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.checking.saved_rows import changes_by_saving
 from gymnast.envs.environment.construction import has_requests, has_reward
@@ -49,9 +58,11 @@ class _End(NamedTuple):
 def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
 
-    Every tool is called once for real: one that sends mail sends mail. On a few rows nothing is
-    done and, if the class has a `solve`, what it says is played. Of a `Mixture`, each environment
-    is checked.
+    Every tool is called for real: one that sends mail sends mail. On a few rows nothing is done
+    and, if the class has a `solve`, what it says is played. An episode of `solve`, and calls of the
+    tools that it leaves out, are played again in the same instance, in a second one, and in turns
+    with episodes of another instance: results, replies and rewards have to be equal. Of a
+    `Mixture`, each environment is checked.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
@@ -91,12 +102,13 @@ def _noting_misspelt_hooks(environment: Environment) -> CheckReport:
     """The report; an error has notes about methods that may be hooks, which may be its cause."""
     odd = misspelt_hooks(type(environment))
     try:
-        report = _checked(environment)
+        with LoopWatch(environment) as watch:
+            report = _checked(environment)
     except (AssertionError, GymnastError) as error:
         for sentence in odd:
             error.add_note(f"odd: {sentence}")
         raise
-    return replace(report, odd=(*odd, *report.odd))
+    return replace(report, odd=(*odd, *watch.odd, *report.odd))
 
 
 def _checked(environment: Environment) -> CheckReport:
@@ -106,18 +118,61 @@ def _checked(environment: Environment) -> CheckReport:
     offered = _offered(environment)
     _check_schemas(environment)
     _check_scored(environment)
-    tried, ends = _check_tools(environment)
+    odd = _check_forgotten(environment)
+    known = set(vars(environment))
+    solved_again = compare_solutions(environment)
+    _forget(environment, known)
+    environment.reset(seed=_SEED)
+    tried, ends, episodes = _check_tools(environment)
     actions = _random_actions(environment)
     ends += [*_check_garbage(environment, actions), _check_answer(environment)]
     _check_rewards(ends)
     _check_repeats(environment, actions)
     gymnasium_check_env(environment, skip_render_check=True)
+    called_again = compare_calls(environment, episodes, solved_again)
     rewards = tuple(end.reward for end in ends if not end.info.get("no_reward"))
     idle = play_idle(environment)
     solved = play_solve(environment, idle, rewards)
     text = renderer.tokenizer.decode(prompt)
-    odd = changes_by_saving(environment)
-    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved, offered, odd)
+    odd += [*solved_again.odd, *called_again.odd, *changes_by_saving(environment)]
+    compared = (*solved_again.equal, *called_again.equal)
+    missed = [*solved_again.missed, *called_again.missed]
+    missed += [
+        f"calling {one.call}, for which there are no arguments"
+        for one in tried
+        if one.answer is None and one.call.partition("(")[0] not in solved_again.called
+    ]
+    return CheckReport(
+        text,
+        len(prompt),
+        tuple(tried),
+        rewards,
+        idle,
+        solved,
+        offered,
+        tuple(odd),
+        compared,
+        missed,
+    )
+
+
+def _check_forgotten(env: Environment) -> list[str]:
+    """No method lacks only its `@tool`; returns what is odd where it may be called by any name."""
+    cls = type(env)
+    names = forgotten_tools(cls, env.tool_definitions)
+    if not names:
+        return []
+    several, listed = len(names) > 1, ", ".join(names)
+    sentence = (
+        f"{listed} {'are no tools' if several else 'is no tool'}: public, with types and a "
+        f"docstring, and nothing in the class calls {'them' if several else 'it'}. Write @tool "
+        f"above {'each' if several else 'it'}, or begin {'their names' if several else 'its name'} "
+        "with an underscore"
+    )
+    if calls_any_method(cls):  # by getattr, perhaps
+        return [sentence]
+    none = "" if env.tool_definitions else " (the environment has no tools)"
+    raise AssertionError(f"{sentence}{none}")
 
 
 def _check_signature(env: Environment) -> None:
@@ -176,10 +231,10 @@ def _check_scored(env: Environment) -> None:
     )
 
 
-def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
+def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End], list[RecordedEpisode]]:
     """Call each tool in an episode of its own, which an empty answer ends."""
     row, known = dict(env.row), set(vars(env))
-    tried, ends = [], []
+    tried, ends, episodes = [], list[_End](), []
     for name, tool in env.tool_definitions.items():
         try:
             arguments = example_arguments(tool)
@@ -187,27 +242,40 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
             tried.append(ToolTried(tool.signature, None, str(error)))
             continue
         offered = {"tools": [name]} if "tools" in row else {}  # errors show the row: add nothing
-        env.reset(seed=_SEED, options={"row": {**row, **offered}})
+        function = {"name": name, "arguments": arguments}
+        call = {"id": "call", "type": "function", "function": function}
+        message = Message(role="assistant", content="", tool_calls=[call])
+        speak = partial(_saying, message)
+        episode = RecordedEpisode(env, _SEED, speak, row={**row, **offered}, most=2)
         with bugs.hushed():
-            ended = run_blocking(_call_and_answer(env, name, arguments))
+            run_blocking(episode.play())
+        if episode.error is not None:
+            raise episode.error
+        ended = _ends(episode)
         ends += ended
         tried.append(_tried(env, tool, ended))
+        episodes.append(episode)
         _check_json(env.messages, "messages")
-        for left in set(vars(env)) - known:  # or it would hide that another tool or hook needs it
-            delattr(env, left)
-    return tried, ends
+        _forget(env, known)
+    return tried, ends, episodes
 
 
-async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[_End]:
-    """Say a call and, unless it ended the episode, an answer."""
-    call = {"id": "call", "type": "function", "function": {"name": name, "arguments": arguments}}
-    outcome = await env.act({"role": "assistant", "content": "", "tool_calls": [call]})
-    total = outcome.reward
-    if not (outcome.terminated or outcome.truncated):
-        outcome = await env.act({"role": "assistant", "content": ""})
-        total += outcome.reward
-    ended = outcome.terminated or outcome.truncated
-    return [_End(total, outcome.info)] if ended else []
+def _forget(env: Environment, known: set[str]) -> None:
+    """Delete attributes that an episode left, which would hide that a tool or hook needs them."""
+    for left in set(vars(env)) - known:
+        delattr(env, left)
+
+
+def _saying(message: Message, env: Environment) -> Scripted:
+    """Say a call and then, unless it ended the episode, nothing."""
+    return Scripted([message])
+
+
+def _ends(episode: RecordedEpisode) -> list[_End]:
+    """The end of an episode, if it has one."""
+    if (ending := episode.ending) is None:
+        return []
+    return [_End(sum(step.reward for step in episode.steps), ending.info)]
 
 
 def _tried(env: Environment, tool: Tool, ends: list[_End]) -> ToolTried:
@@ -320,7 +388,8 @@ def _check_equal(first: Seen, second: Seen, what: str) -> None:
         differs = first_difference(first[name], second[name], name)
         assert differs is None, (
             f"{what} differ: {differs}. Only the row, the actions and the seed may make a "
-            "difference; draw random numbers from self.np_random, or from sample_row's rng"
+            "difference; keep the state of an episode in `self`, set in `setup`, and draw random "
+            "numbers from self.np_random, or from sample_row's rng"
         )
 
 

@@ -60,6 +60,9 @@ class CheckReport:
         offered: Names of the tools that a program offers in its first request, and runs itself;
             None where no program asks.
         odd: Sentences about what is odd, though it breaks no contract.
+        compared: The episodes that had equal results, replies and rewards when they were played
+            again: in the same instance, in a second one, and in turns in two.
+        missed: Those that were not played again, with the reason.
 
     That of a mixture has the prompt of its first environment, and the rest of all.
     """
@@ -72,9 +75,14 @@ class CheckReport:
     solved: tuple[Played, ...] | None = None
     offered: tuple[str, ...] | None = None
     odd: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        parts = [self._prompt_lines(), self._tool_lines(), self._reward_lines()]
+        parts = [self._prompt_lines(), self._tool_lines()]
+        if self.compared or self.missed:
+            parts.append(self._repeat_lines())
+        parts.append(self._reward_lines())
         if self.odd:
             parts.append([f"odd: {visible_line(sentence)}" for sentence in self.odd])
         return "\n\n".join("\n".join(lines) for lines in parts)
@@ -101,7 +109,7 @@ class CheckReport:
                 answer = f"{answer[:_MAX_ANSWER]}... ({len(tool.answer)} characters)"
             note = f"  ({tool.note})" if tool.note else ""
             lines.append(visible_line(f"  {tool.call} -> {answer}{note}"))
-        head = "Each tool, called once with arguments made from its schema:"
+        head = "Each tool, called with arguments made from its schema:"
         return [head, "", *lines, *(["", *program] if program else [])]
 
     def _offered_line(self) -> str:
@@ -109,6 +117,16 @@ class CheckReport:
             return "The program offers no tools in its first request."
         names = visible_line(", ".join(self.offered))
         return f"The program runs its own tools, of which none was called here: {names}."
+
+    def _repeat_lines(self) -> list[str]:
+        lines = []
+        if self.compared:
+            head = "Equal when played again, in one instance, in a second one and in turns in two:"
+            lines += [head, "", *(f"  {visible_line(each)}" for each in self.compared)]
+        if self.missed:
+            lines += [""] if lines else []
+            lines += ["Not played again:", "", *(f"  {visible_line(each)}" for each in self.missed)]
+        return lines
 
     def _reward_lines(self) -> list[str]:
         low, high = min(self.rewards), max(self.rewards)
@@ -183,4 +201,6 @@ def merged(reports: Sequence[CheckReport]) -> CheckReport:
         solved=tuple(solved) if any(one.solved is not None for one in reports) else None,
         offered=tuple(offered) if any(one.offered is not None for one in reports) else None,
         odd=tuple(dict.fromkeys(sentence for report in reports for sentence in report.odd)),
+        compared=tuple(dict.fromkeys(each for report in reports for each in report.compared)),
+        missed=tuple(dict.fromkeys(each for report in reports for each in report.missed)),
     )

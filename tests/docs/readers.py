@@ -24,7 +24,7 @@ READERS: dict[tuple[str, str], tuple[int, *tuple[str, ...]]] = {
     ("coming_from.md", "python"): (8, "tests/docs/test_coming_from_page.py"),
     ("demonstrations.md", "python"): (3, "tests/docs/test_demonstrations_page.py"),
     ("distillation.md", "python"): (1, _PYTHON),
-    ("environments.md", "python"): (13, _ENVIRONMENTS),
+    ("environments.md", "python"): (14, _ENVIRONMENTS),
     ("evaluation.md", "bash"): (2, "tests/docs/test_evaluation_page.py"),
     ("extending.md", "python"): (3, "tests/docs/test_extending_page.py"),
     ("extending.md", "toml"): (1, "tests/docs/test_extending_page.py"),

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from gymnast.envs import Environment, Renderer, call, check_env
 from gymnast.envs.records.episode import ErrorKind
 from gymnast.envs.tools.bugs import KINDS
 
@@ -29,6 +30,27 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
     assert "['knock', 'take']\n{'multiply': 1}\n1.0\n" in printed
     assert printed.endswith("[assistant]\nIt is 6.\n")
     namespace["env"].close()
+
+
+def test_the_class_whose_log_is_shared_fails_as_the_page_shows(renderer: Renderer) -> None:
+    blocks = re.findall(r"```python\n(.*?)```\n\n```\n(.*?) \[\.\.\.\]\n```", PAGE, re.DOTALL)
+    [(source, shown)] = [each for each in blocks if "class Notes" in each[0]]
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    notes: type[Environment] = namespace["Notes"]
+
+    class Solved(notes):  # type: ignore[misc, valid-type]
+        def sample_row(self, rng: Any) -> Any:
+            return {"prompt": "Note a."}
+
+        def reward(self, episode: Any) -> float:
+            return 1.0
+
+        def solve(self, row: Any) -> Any:
+            return [call("note", text="a"), "Done."]
+
+    with pytest.raises(AssertionError, match=re.escape(shown.replace("\n", " "))):
+        check_env(Solved(renderer))
 
 
 def test_every_kind_of_error_and_of_bug_is_explained() -> None:
