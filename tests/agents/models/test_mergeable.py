@@ -31,7 +31,6 @@ EXACT = 1e-5  # of the largest logit
 IDS = torch.tensor([[3, 17, 42, 8, 5, 60, 33, 9]])
 SCALED = ["gemma3_text", "granite", "cohere2", "biogpt"]  # embeddings or logits
 EACH_KIND = [*SCALED, "llama", "gpt2", "gemma3n_text", "phi", "qwen3_5_text", "qwen3_moe", "zamba2"]
-# peft refuses some linear layers of Mamba: there the other parts of a target are tried alone.
 TARGETS = ["all-linear", "embedding", "head", "both", "DoRA of the head", "rsLoRA of both"]
 BESIDE = ["the embedding", "the head", "both", "both as one", "tokens", "tokens of the head"]
 
@@ -47,24 +46,21 @@ def lora_of(what: str, causal: Any) -> dict[str, Any]:
     embedding = names[id(causal.get_input_embeddings())]
     head = names[id(causal.get_output_embeddings())]
     both, extra = [embedding, head], dict[str, Any]
-    return {
+    known: dict[str, dict[str, Any]] = {
         "all-linear": {"target": "all-linear"},
         "embedding": {"target": [embedding]},
         "head": {"target": [head]},
         "both": {"target": both},
         "DoRA of the head": {"target": [head], "extra": extra(use_dora=True)},
         "rsLoRA of both": {"target": both, "extra": extra(use_rslora=True)},
-        "modules_to_save: the embedding": {"extra": extra(modules_to_save=[embedding])},
-        "modules_to_save: the head": {"extra": extra(modules_to_save=[head])},
-        "modules_to_save: both": {"extra": extra(modules_to_save=both)},
-        "modules_to_save: both as one": {
-            "extra": extra(modules_to_save=both, ensure_weight_tying=True)
-        },
-        "modules_to_save: tokens": {"extra": extra(trainable_token_indices=[3, 5, 60])},
-        "modules_to_save: tokens of the head": {
-            "extra": extra(trainable_token_indices={head: [5, 60]})
-        },
-    }[what]
+        "beside: the embedding": {"extra": extra(modules_to_save=[embedding])},
+        "beside: the head": {"extra": extra(modules_to_save=[head])},
+        "beside: both": {"extra": extra(modules_to_save=both)},
+        "beside: both as one": {"extra": extra(modules_to_save=both, ensure_weight_tying=True)},
+        "beside: tokens": {"extra": extra(trainable_token_indices=[3, 5, 60])},
+        "beside: tokens of the head": {"extra": extra(trainable_token_indices={head: [5, 60]})},
+    }
+    return known[what]
 
 
 def trained(model: Any) -> Any:
@@ -106,8 +102,6 @@ def check_every_way(base: Any, lora: dict[str, Any], folder: Path) -> None:
     assert differ(expected, logits(around)) < EXACT, "base and adapters"
 
     own = AutoModelForCausalLM.from_config(model.config).eval()
-    for buffer, theirs in zip(own.buffers(), model.buffers(), strict=False):
-        assert buffer.shape == theirs.shape or buffer.numel() != theirs.numel()
     take_weights(own, PolicyWeights(model))
     assert differ(expected, logits(own)) < EXACT, "handed to an agent"
 
@@ -128,14 +122,14 @@ def test_every_target_is_what_is_saved(target: str, tied: bool, tmp_path: Path) 
 @pytest.mark.parametrize("what", BESIDE)
 def test_what_is_trained_beside_is_what_is_saved(what: str, tied: bool, tmp_path: Path) -> None:
     base = tiny("llama", tie_word_embeddings=tied)
-    check_every_way(base, lora_of(f"modules_to_save: {what}", base), tmp_path)
+    check_every_way(base, lora_of(f"beside: {what}", base), tmp_path)
 
 
 def try_family(family: str, folder: Path) -> None:
     settings = {} if family == "dbrx" else {"tie_word_embeddings": True}  # it cannot
     base = tiny(family, **settings)
     tried = 0
-    for target in ("all-linear", "embedding", "head", "modules_to_save: tokens"):
+    for target in ("all-linear", "embedding", "head", "beside: tokens"):
         try:
             model = adapted(base, lora_of(target, base))
         except ModelError:
@@ -171,7 +165,7 @@ def test_only_adapters_at_the_ends_untie(family: str, tmp_path: Path) -> None:
     base = tiny(family, tie_word_embeddings=True)
     for target, untied in {
         "all-linear": False,
-        "modules_to_save: tokens": False,
+        "beside: tokens": False,
         "head": True,
     }.items():
         model = adapted(base, lora_of(target, base))

@@ -30,7 +30,6 @@ SHORT = [
     "warmup={demonstrations: solve, steps: 2, rows_per_step: 2, learning_rate: 0.02}",
     "trainer.rows_per_step=1",
     "evaluation.rows=2",
-    "evaluation.temperature=0",
     "-q",
 ]
 TRAINED = {
@@ -72,6 +71,7 @@ def test_a_run_saves_what_it_trained(lora: str, gymnast: CommandLine) -> None:
 
 
 def test_an_evaluation_of_a_run_samples_as_its_last_one(gymnast: CommandLine) -> None:
+    """With the same seeds, which another model would make other tokens of."""
     lora = "model.lora={rank: 4, target: [embed_tokens, lm_head]}"
     assert gymnast("train", "run.yaml", *SHORT, lora, "trainer.steps=1").code == 0
     assert gymnast("eval", "out").code == 0
