@@ -1,5 +1,6 @@
 """SQL-v0 against statements that take time or memory, leave something open, or hide a table."""
 
+import gc
 import math
 import os
 import signal
@@ -58,6 +59,15 @@ def is_worker(process: psutil.Process) -> bool:
 def files(pid: int) -> list[Path]:
     """The databases of a process."""
     return list(Path(tempfile.gettempdir()).glob(f"gymnast-*-{pid}-*/database*"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_of_other_tests() -> None:
+    """Environments that a test does not close end their processes once they are garbage."""
+    until = time.monotonic() + FAR_BELOW_S
+    while children() and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.05)
 
 
 @pytest.fixture
