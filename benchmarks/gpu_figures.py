@@ -56,7 +56,7 @@ def parse_figure(line: str) -> Figure | None:
 
 def deadline_after(seconds: float) -> float:
     """Return the `time.perf_counter()` at which the process is `seconds` old, imports included."""
-    age = time.time() - psutil.Process().create_time()
+    age: float = time.time() - psutil.Process().create_time()
     return time.perf_counter() + seconds - age
 
 

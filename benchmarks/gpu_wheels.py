@@ -106,8 +106,8 @@ def download_closure(folder: Path) -> list[Path]:
             print(f"downloading {', '.join(sorted(one.name for one in missing))}", flush=True)
             _download([f"{one.name}{one.specifier}" for one in missing], folder)
         by_name = {parse_wheel_filename(path.name)[0]: path for path in folder.glob("*.whl")}
-        for name in level:
-            pending += requirements(by_name[canonicalize_name(name)], sorted(seen[name]))
+        for wanted in level:
+            pending += requirements(by_name[canonicalize_name(wanted)], sorted(seen[wanted]))
     return sorted(folder.glob("*.whl"))
 
 
