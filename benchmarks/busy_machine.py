@@ -2,7 +2,7 @@
 
     python benchmarks/busy_machine.py [--loops 2] [--limit 120] [KEY=VALUE ...]
 
-The command is shortened: one step of 2 rows by 8 episodes, and an evaluation of 16 rows before and
+The command is shortened: one step of 1 row by 8 episodes, and an evaluation of 8 rows before and
 after it. It runs
 
 - with the wait policy of the `gymnast` command, and with threads that spin as GNU OpenMP's own
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SHORT = ("trainer.steps=1", "trainer.rows_per_step=2", "evaluation.rows=16")
+SHORT = ("trainer.steps=1", "trainer.rows_per_step=1", "evaluation.rows=8")
 # A wait policy of the user's wins, so this is what torch does by itself.
 POLICIES = {"sleeping (the command's)": {}, "spinning (OpenMP's)": {"GOMP_SPINCOUNT": "300000"}}
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
