@@ -243,7 +243,7 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End], list[Re
             continue
         offered = {"tools": [name]} if "tools" in row else {}  # errors show the row: add nothing
         function = {"name": name, "arguments": arguments}
-        call = {"id": "call", "type": "function", "function": function}
+        call: dict[str, Any] = {"id": "call", "type": "function", "function": function}
         message = Message(role="assistant", content="", tool_calls=[call])
         speak = partial(_saying, message)
         episode = RecordedEpisode(env, _SEED, speak, row={**row, **offered}, most=2)

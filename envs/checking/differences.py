@@ -8,6 +8,9 @@ import numpy as np
 
 from gymnast.envs.records.episode import Timings
 
+_MOST = 100  # characters of a value that are shown
+_BEFORE = 40  # of them before the first difference
+
 
 def first_difference(first: Any, second: Any, name: str) -> str | None:
     """The first place where two values differ: `info['metrics']['x'] was 1.0, then 2.0`.
@@ -41,7 +44,20 @@ def first_difference(first: Any, second: Any, name: str) -> str | None:
         return None
     if _equal(first, second):
         return None
-    return f"{name} was {first!r:.100}, then {second!r:.100}"
+    one, other = _shortened(repr(first), repr(second))
+    return f"{name} was {one}, then {other}"
+
+
+def _shortened(first: str, second: str) -> tuple[str, str]:
+    """Return two texts, or of long ones the places where they begin to differ."""
+    differing = next(
+        (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0
+    )
+    long = max(len(first), len(second)) > _MOST and differing + _BEFORE > _MOST
+    begin = differing - _BEFORE if long else 0
+    shown = (f"{'...' if begin else ''}{text[begin : begin + _MOST]}" for text in (first, second))
+    one, other = shown
+    return one, other
 
 
 def _equal(first: Any, second: Any) -> bool:

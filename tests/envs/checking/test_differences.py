@@ -45,3 +45,8 @@ def test_a_difference_is_named(first: Any, second: Any, said: str) -> None:
 )
 def test_what_is_equal_or_cannot_be_compared_is_no_difference(first: Any, second: Any) -> None:
     assert first_difference(first, second, "info") is None
+
+
+def test_long_values_are_shown_where_they_differ() -> None:
+    difference = first_difference("x" * 500 + "one", "x" * 500 + "two", "text")
+    assert difference == f"text was ...{'x' * 40}one', then ...{'x' * 40}two'"
