@@ -63,8 +63,9 @@ def lora_targets(model: Any, target: str | Sequence[str]) -> LoraTargets:
         stacks = [s for s in stacks if any(_ends(s, t) or _ends(_holder(s), t) for t in target)]
         named = [*layers, *stacks, *map(_holder, stacks)]
         others = [t for t in target if not any(_ends(name, t) for name in named)]
-    weights = [f"{name}.weight" for name in layers if _own(name) in TAKEN_FOR_EXPERTS]
-    layers = [name for name in layers if _own(name) not in TAKEN_FOR_EXPERTS]
+    taken = TAKEN_FOR_EXPERTS if stacks else set[str]()
+    weights = [f"{name}.weight" for name in layers if _own(name) in taken]
+    layers = [name for name in layers if _own(name) not in taken]
     modules = _short(layers, [name for name, _ in model.named_modules()], parts=1)
     parameters = [name for name, _ in model.named_parameters()]
     return LoraTargets(modules + others, _short([*stacks, *weights], parameters, parts=2))
