@@ -18,7 +18,7 @@ _Numbers = tuple[Decimal, ...]  # of a row, from left to right
 _Close = Callable[[Decimal, Decimal], bool]
 
 _MOST_MATCHED = 300  # rows, as every pair of them is compared
-_FINER = (Decimal("1e-3"), Decimal("1e-6"))  # shares of a tolerance
+_FINER = (1e-3, 1e-6)  # shares of a tolerance
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def same_rows(
     """
     if Counter(map(len, given)) != Counter(map(len, wanted)):
         return False
-    close = _closeness(Decimal(str(tolerance)), Decimal(str(relative_tolerance)))
+    close = _closeness(tolerance, relative_tolerance)
     left, right = [_Cells.of(row) for row in given], [_Cells.of(row) for row in wanted]
     if ordered:
         pairs = list(zip(left, right, strict=True))
@@ -120,10 +120,7 @@ def same_rows(
         return False
     if not tolerance and not relative_tolerance:
         return all(Counter(ours) == Counter(theirs) for ours, theirs in groups.values())
-    finer = [
-        _closeness(share * Decimal(str(tolerance)), share * Decimal(str(relative_tolerance)))
-        for share in _FINER
-    ]
+    finer = [_closeness(share * tolerance, share * relative_tolerance) for share in _FINER]
     splits = relative_tolerance <= 1
     return all(_can_be_paired(*group, close, finer, splits) for group in groups.values())
 
@@ -155,7 +152,7 @@ class _Cells:
         return cls(tuple(numbers), rest)
 
 
-def _closeness(tolerance: Decimal, relative_tolerance: Decimal) -> _Close:
+def _closeness(tolerance: float, relative_tolerance: float) -> _Close:
     def close(given: Decimal, right: Decimal) -> bool:
         return given == right or same_number(given, right, tolerance, relative_tolerance)
 

@@ -162,7 +162,7 @@ class SQL(Environment):
 
     def _right_rows(self, row: Mapping[str, Any], database: Database) -> Sequence[Sequence[Value]]:
         """Find the right rows, and the tables that there must be; leave the database as it is."""
-        statement = row.get("solution")
+        statement: Any = row.get("solution")
         try:
             if row.get("expected") is not None:
                 if _changes(row):
