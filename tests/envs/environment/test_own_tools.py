@@ -1,6 +1,7 @@
 """`tools_for` and `call_tool`: tools that differ from row to row, or are run somewhere else."""
 
 import asyncio
+import json
 import re
 import textwrap
 import threading
@@ -315,3 +316,18 @@ def test_arguments_that_are_nested_too_deeply_are_refused(calls: Calls, play: Pl
         text = '{"value": ' + "[" * levels + "]" * levels + "}"
         (outcome,) = play(Taker(), calls(("take", text)))
         assert outcome.messages[0]["content"].startswith(answer)
+
+
+def test_a_row_may_describe_its_tools_in_a_string_of_json() -> None:
+    """As many chat datasets do; the names of descriptions count."""
+
+    class Described(Environment):
+        def tools_for(self, row: Any) -> Any:
+            return json.loads(row["tools"])
+
+        def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+            return 5
+
+    env = Described()
+    env.reset(options={"row": {"prompt": "Go.", "tools": json.dumps([PLUS])}})
+    assert [schema["function"]["name"] for schema in env.tools] == ["plus"]
