@@ -65,7 +65,7 @@ def evaluate(
         UsageError: Something does not hold, or an endpoint is not there or refuses the key.
         ConfigError: The evaluation in `folder` is another one.
         TooManyFailures: No episode could be finished.
-        UserCodeError: The environment's own code raised.
+        UserCodeError: The environment's own code raised in too many episodes.
     """
     folder = None if folder is None else Path(folder).absolute()  # user code may leave this one
     chat = make_chat_agent(config.agent.model_extra or {}) if _is_chat(config) else None
@@ -181,6 +181,7 @@ def _evaluation(
     return Evaluation(
         playing(OWN, task.make_env),
         settings,
+        config.trainer,
         pass_reward=config.evaluation.pass_reward,
         tags=tag_expressions(config.evaluation.by),
         others={

@@ -224,6 +224,7 @@ class Trainer:
         self._evaluation = make_evaluation(
             *(self.shared, settings.evaluation, eval_environments or {}, tokenizer),
             played=settings.of_evaluations(self.eval_sampling, rewards),
+            limits=settings.rollouts,
         )
         self._evaluation.check(self.eval_rows)
         others = self._evaluation.others.values()

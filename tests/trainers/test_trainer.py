@@ -613,6 +613,29 @@ def test_how_many_episodes_may_fail_by_the_users_code(
             trainer.train()
 
 
+@pytest.mark.parametrize(("allowed", "goes_on"), [(None, True), (1, True), (0, False)])
+def test_an_evaluation_excludes_episodes_of_failing_hooks(
+    allowed: int | None, goes_on: bool, tokenizer: Any
+) -> None:
+    """By default a tenth of its episodes may fail."""
+    FailsOnce.episodes, FailsOnce.fails_at = 0, 1
+    rows = [ROWS[n % len(ROWS)] for n in range(10)]
+    trainer = make_trainer(
+        tokenizer,
+        environment=FailsOnce,
+        eval_rows=rows,
+        max_failed_episodes=allowed,
+    )
+    if goes_on:
+        metrics = trainer.evaluate()
+        assert metrics["eval/episodes/left_out/user_code"] == 1
+        assert 0 <= metrics["eval/reward/mean"] <= 1
+    else:
+        with pytest.raises(UserCodeError) as raised:
+            trainer.evaluate()
+        assert raised.value.hook == "reward"
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

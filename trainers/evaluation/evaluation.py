@@ -17,7 +17,7 @@ from gymnast.trainers.evaluation.tags import Row, check_tags, tag_expressions
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
 from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.metrics import of_mixture
-from gymnast.trainers.rollouts.settings import RolloutSettings
+from gymnast.trainers.rollouts.settings import RolloutLimits, RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 
 OF_MIXTURE = {"environment": "environment"}  # by which its evaluations are always divided
@@ -57,6 +57,7 @@ class Evaluation:
         rollouts: Plays rows in the run's own environment.
         settings: How they are played; the seed is the same at every evaluation, so that
             evaluations can be compared.
+        limits: In how many episodes of an environment the user's code may raise.
         pass_reward: An episode passes when its reward reaches this.
         tags: What rows are divided by, as `tag_expressions` returns it.
         others: For each further environment, what plays its rows, and the rows.
@@ -64,6 +65,7 @@ class Evaluation:
 
     rollouts: SharedRollouts
     settings: RolloutSettings
+    limits: RolloutLimits = field(default_factory=RolloutLimits)
     pass_reward: float = 1.0
     tags: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, tuple[SharedRollouts, Sequence[Row]]] = field(default_factory=dict)
@@ -99,7 +101,7 @@ class Evaluation:
 
         Raises:
             TooManyFailures: No episode of an environment could be finished.
-            UserCodeError: The environment's own code raised.
+            UserCodeError: The environment's own code raised in too many episodes.
         """
         rollouts, own_metrics = self._play(self.rollouts, rows, purpose)
         metrics = {f"{PREFIX}{name}": value for name, value in own_metrics.items()}
@@ -112,7 +114,10 @@ class Evaluation:
     def _play(
         self, shared: SharedRollouts, rows: Sequence[Row], purpose: str
     ) -> tuple[Rollouts, dict[str, float]]:
-        rollouts = shared.collect(rows, self.settings, purpose)
+        episodes = self.settings.group_size * len(rows)
+        most = self.limits.most_failed_of_evaluation(episodes)
+        settings = replace(self.settings, max_failed_episodes=most)
+        rollouts = shared.collect(rows, settings, purpose)
         tags = {**OF_MIXTURE, **self.tags} if of_mixture(rollouts.metrics) else self.tags
         measured = measure_environment(
             rows, rollouts, self.settings.group_size, self.pass_reward, tags
@@ -127,6 +132,7 @@ def make_evaluation(
     tokenizer: Any,
     *,
     played: RolloutSettings,
+    limits: RolloutLimits,
 ) -> Evaluation:
     """A run's evaluation.
 
@@ -136,6 +142,7 @@ def make_evaluation(
         environments: Further ones by name, each an `EvaluationEnvironment` or such a pair.
         tokenizer: For their renderers.
         played: How rows are played.
+        limits: In how many episodes the user's code may raise.
 
     Raises:
         UnknownEnvironment: There is no such environment.
@@ -145,6 +152,7 @@ def make_evaluation(
     return Evaluation(
         rollouts,
         played,
+        limits,
         pass_reward=settings.pass_reward,
         tags=tag_expressions(settings.by),
         others={

@@ -32,8 +32,8 @@ class RolloutLimits(Settings):
     """What the keys and values of all contexts may take while episodes are sampled; a setting of
     `gymnast.agents.TransformersAgent`. In between they take nothing."""
     max_failed_episodes: Count | None = None
-    """In how many episodes of a step the user's code may raise; by default 0 in the first step and
-    a tenth of the step's episodes after it."""
+    """In how many episodes of a step, or of an evaluation, the user's code may raise. By default a
+    tenth of them, and 0 in the first step."""
 
     def most_failed(self, step: int, episodes: int) -> int:
         """In how many episodes of a step the user's code may raise.
@@ -45,6 +45,10 @@ class RolloutLimits(Settings):
         if self.max_failed_episodes is not None:
             return self.max_failed_episodes
         return 0 if step == 1 else episodes // 10
+
+    def most_failed_of_evaluation(self, episodes: int) -> int:
+        """Return in how many of an evaluation's episodes the user's code may raise."""
+        return episodes // 10 if self.max_failed_episodes is None else self.max_failed_episodes
 
 
 def rewards_differ(group: Sequence[Trajectory]) -> bool:
