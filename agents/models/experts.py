@@ -82,7 +82,7 @@ def expert_blocks(model: Any) -> list[str]:
 
 
 def never_called(model: Any, name: str) -> bool:
-    """Whether the model reads a layer's weight and never calls the layer: adapters do nothing.
+    """Tell if the model reads a layer's weight and never calls the layer: adapters do nothing.
 
     Args:
         model: Of Transformers, with adapters on its layers or without.

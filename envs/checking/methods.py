@@ -31,7 +31,7 @@ _ANY_NAME = {"getattr", "getmembers", "__getattribute__", "attrgetter", "methodc
 
 
 def misspelt_hooks(cls: type[Environment]) -> tuple[str, ...]:
-    """What is odd about the methods of a class, or of those that it is composed of.
+    """Describe what is odd about the methods of a class, or of those that it is composed of.
 
     A method is odd that is no tool, that no code of the class names, and whose name is close to
     that of a hook which the class does not have.
@@ -75,7 +75,7 @@ def forgotten_tools(cls: type[Environment], offered: Collection[str] = ()) -> li
 
 
 def calls_any_method(cls: type[Environment]) -> bool:
-    """Whether the code of a class may call methods whose names are not in it."""
+    """Return True if the code of a class may call methods whose names are not in it."""
     functions = [value for base in written_classes(cls) for value in vars(base).values()]
     return any(not _ANY_NAME.isdisjoint(code_names(function)) for function in functions)
 
@@ -113,7 +113,7 @@ def _misspelt(name: str, cls: type[Environment]) -> str | None:
 
 
 def _is_of_author(base: type, own: type) -> bool:
-    """Whether a class comes from whoever wrote the environment, and not from a library."""
+    """Return True if a class comes from whoever wrote the environment, and not from a library."""
     if _is_gymnasts(base):
         return False
     package = base.__module__.partition(".")[0]
@@ -133,7 +133,7 @@ def _library_folders() -> tuple[Path, ...]:
 
 
 def _could_be_tool(name: str, attribute: Any) -> bool:
-    """Whether a method would be a tool with `@tool`, and perhaps a further type."""
+    """Return True if a method would be a tool with `@tool`, and perhaps a further type."""
     function = plain_function(attribute)
     typed = set(getattr(function, "__annotations__", ()))
     if not typed or not (function.__doc__ or "").strip():
@@ -150,7 +150,7 @@ def _could_be_tool(name: str, attribute: Any) -> bool:
 
 
 def _is_mentioned(name: str, own: type[Environment]) -> bool:
-    """Whether the code of the modules of a class names a method, outside of other environments."""
+    """Tell if the code of the modules of a class names a method, outside of other environments."""
     modules = modules_of(own)
     written = {base.__name__ for base in written_classes(own)}
     for module in modules:

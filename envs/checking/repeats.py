@@ -147,7 +147,7 @@ class RecordedEpisode:
 
     @property
     def complete(self) -> bool:
-        """Whether it was played without an exception and without a failure of what it runs on."""
+        """Tell if it was played without an exception and without a failure of what it runs on."""
         return self.over and self.error is None and not (self.steps[-1].info.get("failure"))
 
     @property
@@ -490,12 +490,12 @@ def _differ_by_duration(first: CallRecord, second: CallRecord) -> bool:
 
 
 def _kept(duration: re.Match[str]) -> str:
-    """What stands for a duration: nothing but the words around the number."""
+    """Return the words around the number of a duration, which stand for it."""
     return duration.group(4) or "(a time)"
 
 
 def _is_outside(env: Environment, name: str) -> bool:
-    """Whether what runs a tool's calls is a server or a sandbox, not the author's code."""
+    """Return True if what runs a tool's calls is a server or a sandbox, not the author's code."""
     cls = type(env)
     tool = env.tool_definitions.get(name)
     function = getattr(cls, name, None) if name in cls._class_tools else tool and tool.function

@@ -98,7 +98,7 @@ def drawn_from(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | Non
 
 
 def reads_clock(cls: type) -> bool:
-    """Whether the code of a class, or a function of its module, may ask for the time."""
+    """Return True if the code of a class, or a function of its module, may ask for the time."""
     functions = [value for base in written_classes(cls) for value in vars(base).values()]
     for module in modules_of(cls):
         functions += [each for each in vars(module).values() if isinstance(each, FunctionType)]

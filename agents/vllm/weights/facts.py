@@ -81,7 +81,7 @@ def read_facts(info: Mapping[str, Any]) -> Facts:
 
 
 def _ties(config: Any) -> bool | None:
-    """Whether a model's configuration ties head and embedding, as a mapping or as it is printed."""
+    """Tell if a model's configuration ties head and embedding, as a mapping or as it is printed."""
     if isinstance(config, Mapping):
         value = config.get("tie_word_embeddings")
         return value if isinstance(value, bool) else None

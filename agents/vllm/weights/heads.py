@@ -62,7 +62,7 @@ def trains_tied_head(model: Any) -> bool:
 
 
 def has_own_head(model: Any) -> bool:
-    """Whether a model's head has a weight of its own."""
+    """Return True if a model's head has a weight of its own."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     return causal.get_output_embeddings() is not None and not is_tied(model)
 
