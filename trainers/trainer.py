@@ -54,6 +54,7 @@ from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
+from gymnast.trainers.saving.best import BestPolicy
 from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import RunState
@@ -142,6 +143,7 @@ class Trainer:
         max_failed_episodes: int | None = None,
         eval_rows: Sequence[Row] | None = None,
         eval_every_steps: int = 0,
+        eval_keep_best: bool = True,
         eval_sampling: Sampling | None = None,
         eval_group_size: int = 1,
         eval_pass_reward: float = 1.0,
@@ -234,12 +236,17 @@ class Trainer:
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
         run = (settings.learning, settings.evaluation, self.warmup.steps)
-        self.advisor = Advisor(make_env, self.sampling, *run)
+        self.best = BestPolicy(
+            *(self.folder, self.accelerator, model, tokenizer), keep=settings.evaluation.keep_best
+        )
+        best_in = path if self.best.keeps else None
+        self.advisor = Advisor(make_env, self.sampling, *run, run=best_in)
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
     def _make_state(self, keep: int) -> RunState:
-        parts = {"advisor": self.advisor} | self.learner.parts | dict(self._playing.parts)
+        parts = {"advisor": self.advisor, "best": self.best}
+        parts |= self.learner.parts | dict(self._playing.parts)
         run = (self.accelerator, self.learner.optimizer, self.folder, self.seed)
         return RunState(*run, keep=keep, parts=parts)
 
@@ -257,7 +264,9 @@ class Trainer:
             `before`, `after_warmup` and `after`, mean rewards of evaluations, where there were any;
             `steps`, how many are done; `seconds`, `cpu_seconds`, and of them `train/seconds`
             and `train/cpu_seconds` in steps; `advice`, why it does not learn, where it
-            does not; `folder`, a path or None; `stopped_by`: "steps", "Ctrl-C" or "SIGTERM".
+            does not; `folder`, a path or None; `stopped_by`: "steps", "Ctrl-C" or "SIGTERM"; where
+            there were evaluations, `best` and `latest`, an `EvaluatedPolicy` each, and
+            `best_folder`, where the best weights are kept, or None.
 
         Raises:
             ModelError: It is in float16, in which gradients are lost.
