@@ -11,9 +11,12 @@
     warmup/updates/taken, warmup/updates/skipped, warmup/updates/skipped_total
                           as in an update (`trainers/learner/update.py`)
 
-When it is over, RL begins as on a model that was loaded: the optimizer has no moments and grows its
-learning rate anew, since they would be those of another loss, and the reference of a divergence is
-the policy as it is then, so that RL is not held back to the model that could not do the task.
+When it is over, RL begins: the learning rate grows again over `trainer.warmup_steps`, and the
+reference of a divergence is the policy as it is then, so that RL is not held back to the model that
+could not do the task. The optimizer keeps its moments. AdamW divides a gradient by the root of its
+second moment; without one, it divides the first gradient by its own size, and a step that a few
+failed episodes of a policy that mostly succeeds ask for is as long as any other. Measured in
+benchmarks/RESULTS.md: such a step takes back what the warm-up taught.
 """
 
 import time
@@ -74,6 +77,7 @@ class Warmup:
         self.done = 0
         self._source, self._learner = source, trainer.learner
         self._rate = None if settings is None else settings.learning_rate
+        self._carries = settings is not None and settings.carry_moments
         own = None if settings is None else settings.rows_per_step
         self._a_step = trainer.rows_per_step * trainer.group_size if own is None else own
         self._beside = trainer.rows_per_step
@@ -87,7 +91,10 @@ class Warmup:
         """
         self.done = self.steps if over else done
         if not (over or self.left) and self._learner.optimizer.steps:
-            self._learner.begin_anew()  # the run goes on with fewer of these steps than it took
+            self._begin_rl()  # the run goes on with fewer of these steps than it took
+
+    def _begin_rl(self) -> None:
+        self._learner.begin_rl(carry_moments=self._carries)
 
     @property
     def left(self) -> int:
@@ -111,7 +118,7 @@ class Warmup:
             found = self._learner.imitate(learned, self.done, learning_rate=self._rate)
         self.done += 1
         if not self.left:
-            self._learner.begin_anew()
+            self._begin_rl()
         ended = time.perf_counter()
         rewards = [each.reward for each in learned if not each.no_reward]
         return {

@@ -334,12 +334,19 @@ class Learner:
         self.gather()
         return found
 
-    def begin_anew(self) -> None:
-        """Go on from the weights as they are, as if they had been loaded; a collective call.
+    def begin_rl(self, *, carry_moments: bool) -> None:
+        """Begin RL from the weights as they are; a collective call.
 
-        The optimizer forgets its moments and its steps, and the reference is the policy as it is.
+        The learning rate grows again over its first steps, and the reference is the policy as it
+        is.
+
+        Args:
+            carry_moments: Keep the optimizer's moments; else RL begins as on loaded weights.
         """
-        self.optimizer.forget()
+        if carry_moments:
+            self.optimizer.forget_counts()
+        else:
+            self.optimizer.forget()
         if self._reference is not None:
             self._reference.refresh()
 

@@ -131,7 +131,7 @@ class Optimizer(ABC):
         """
 
     def forget_counts(self) -> None:
-        """The part of `forget` that is not tensors."""
+        """Begin the learning rate's growth again, with no steps taken; the moments stay."""
         self.steps = self.skipped_in_a_row = 0
         self._last_share = 0.0
 

@@ -156,7 +156,7 @@ def fall_of_rollouts(recent: Sequence[SeenStep]) -> Fall | None:
 
     The rows' mean rewards of one or two steps are compared with those of the steps before, by
     Student's t with the variance within steps. The variance is at least what the episodes of a row
-    explain, and takes in one more observation at the end of the range: rows that happen to be
+    explain, and takes in one more observation at each end of the range: rows that happen to be
     alike do not prove that rows never differ.
 
     Args:
@@ -181,7 +181,7 @@ def fall_of_rollouts(recent: Sequence[SeenStep]) -> Fall | None:
             for reward in step.group_rewards
         )
         variance = max(
-            (squares + spread**2 / 4) / degrees,
+            (squares + spread**2 / 2) / degrees,
             max(step.group_noise for step in [*before[-1:], *now]),
         )
         error = math.sqrt(variance * sum(1 / each for each in counts))
