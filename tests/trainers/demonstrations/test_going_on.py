@@ -1,4 +1,4 @@
-"""What a warm-up leaves behind: RL begins as on a loaded model, and a stopped one goes on."""
+"""What a warm-up leaves behind: RL keeps what it taught, and a stopped one goes on."""
 
 import copy
 import os
@@ -12,15 +12,21 @@ import torch
 from clocks import without_clocks
 from gymnast.agents import load_model
 from gymnast.trainers import Kl, Trainer, make_algorithm
-from warmup_runs import ROWS, Sees, lines, make_trainer, weights
+from warmup_runs import ROWS, Door, Sees, lines, make_trainer, weights
 
 
-def test_it_goes_on_where_it_was_stopped_bit_for_bit(tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", {"name": "torch.optim:SGD", "momentum": 0.9}, "torch.optim:Adafactor"]
+)
+def test_it_goes_on_where_it_was_stopped_bit_for_bit(
+    optimizer: Any, tokenizer: Any, tmp_path: Path
+) -> None:
     """Stopped amid the warm-up, after it, and amid RL; with a reference that has to be kept."""
     settings: dict[str, Any] = {
         "algorithm": make_algorithm("grpo", kl=Kl(0.1), demonstration_weight=0.5),
         "eval_rows": ROWS[2:],
         "steps": 2,
+        "optimizer": optimizer,
         "deterministic": True,
         "checkpoint_every_steps": 1,
     }
@@ -83,11 +89,15 @@ class Stops(Sees):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
+FRESH = {"demonstrations": "solve", "steps": 3, "rows_per_step": 2, "carry_moments": False}
+
+
+def test_rl_can_begin_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
     tokenizer: Any,
 ) -> None:
     """As if the warm model had been saved, and loaded by another run."""
-    warm = make_trainer(tokenizer, algorithm=make_algorithm("grpo", kl=Kl(0.1)), steps=2)
+    algorithm = make_algorithm("grpo", kl=Kl(0.1))
+    warm = make_trainer(tokenizer, algorithm=algorithm, steps=2, warmup=FRESH)
     seen: list[Any] = []
     step = warm.train_step
 
@@ -107,6 +117,72 @@ def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
     )
     loaded.train()
     assert all(map(torch.equal, weights(warm), weights(loaded)))
+
+
+class SomeLetters(Door):
+    """A small reward that few episodes differ in, so that RL's gradients are small."""
+
+    def reward(self, episode: Any) -> float:
+        return super().reward(episode) + float("e" in episode.answer) / 100
+
+
+class Moves(Sees):
+    """Measures how far each step moves the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainer: Any = None
+        self.before: list[torch.Tensor] = []
+        self.moved: list[float] = []
+
+    def on_warmup_step(self, step: int, metrics: Any) -> None:
+        self.before = weights(self.trainer)
+
+    def on_step(self, step: int, metrics: Any, groups: Any) -> None:
+        now = weights(self.trainer)
+        squares = [(new - old).pow(2).sum() for new, old in zip(now, self.before, strict=True)]
+        self.moved.append(float(sum(squares)) ** 0.5)
+        self.before = now
+
+
+def moved_by_rl(tokenizer: Any, steps: int = 2, **settings: Any) -> list[float]:
+    """The distance that each step of RL moves the weights, at a learning rate of 1e-3."""
+    moves = Moves()
+    moves.trainer = make_trainer(
+        tokenizer,
+        environment=SomeLetters,
+        group_size=8,
+        steps=steps,
+        learning_rate=1e-3,
+        algorithm="dr_grpo",  # whose advantages are as small as the differences of rewards
+        observer=moves,
+        **settings,
+    )
+    moves.trainer.train()
+    return moves.moved
+
+
+def test_the_first_step_of_rl_is_as_small_as_its_gradient(tokenizer: Any) -> None:
+    """A fresh AdamW moves each weight by the learning rate, however small the gradient is."""
+    fresh = moved_by_rl(tokenizer, warmup=FRESH)
+    carried = moved_by_rl(tokenizer, warmup=FRESH | {"carry_moments": True})
+    by_default = {name: value for name, value in FRESH.items() if name != "carry_moments"}
+    assert moved_by_rl(tokenizer, warmup=by_default) == carried
+    assert fresh[0] > 0.05, "the learning rate times the root of the number of weights, or near it"
+    assert 0 < carried[0] < fresh[0] / 4
+
+
+def test_the_learning_rate_grows_again_after_a_warm_up(tokenizer: Any, tmp_path: Path) -> None:
+    make_trainer(
+        tokenizer,
+        environment=SomeLetters,
+        group_size=8,
+        steps=2,
+        warmup_steps=3,
+        output_dir=tmp_path / "run",
+    ).train()
+    found = [line["learning_rate"] for line in lines(tmp_path / "run") if "learning_rate" in line]
+    assert found == pytest.approx([3e-3 / 4, 3e-3 / 2])
 
 
 def test_the_reference_of_adapters_is_the_warm_model_too(tokenizer: Any, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def fall_of_rollouts(recent: Sequence[SeenStep]) -> Fall | None:
     The rows' mean rewards of one or two steps are compared with those of the steps before, by
     Student's t with the variance within steps. The variance is at least what the episodes of a row
     explain, and takes in one more observation at each end of the range: rows that happen to be
-    alike do not prove that rows never differ.
+    alike do not prove that rows never differ. That of the later steps is at least their own.
 
     Args:
         recent: The latest steps, oldest first.
@@ -175,16 +175,10 @@ def fall_of_rollouts(recent: Sequence[SeenStep]) -> Fall | None:
         if fall.before - fall.after < least or lost < least or lost <= 0:
             continue
         degrees = sum(len(step.group_rewards) - 1 for step in [*before, *now]) + 1
-        squares = math.fsum(
-            (reward - _mean([step])) ** 2
-            for step in [*before, *now]
-            for reward in step.group_rewards
-        )
-        variance = max(
-            (squares + spread**2 / 2) / degrees,
-            max(step.group_noise for step in [*before[-1:], *now]),
-        )
-        error = math.sqrt(variance * sum(1 / each for each in counts))
+        pooled = (_squares([*before, *now]) + spread**2 / 2) / degrees
+        pooled = max(pooled, *(step.group_noise for step in [*before[-1:], *now]))
+        own = _squares(now) / max(1, counts[1] - count)
+        error = math.sqrt(pooled / counts[0] + max(pooled, own) / counts[1])
         if lost > student_t(degrees, LEVEL) * error:
             return fall
     return None
@@ -193,6 +187,12 @@ def fall_of_rollouts(recent: Sequence[SeenStep]) -> Fall | None:
 def _mean(steps: Sequence[SeenStep]) -> float:
     rewards = [reward for step in steps for reward in step.group_rewards]
     return math.fsum(rewards) / len(rewards)
+
+
+def _squares(steps: Sequence[SeenStep]) -> float:
+    """The sum of squared deviations of the rows' rewards from the mean of their step."""
+    means = [(step, _mean([step])) for step in steps]
+    return math.fsum((reward - mean) ** 2 for step, mean in means for reward in step.group_rewards)
 
 
 def _range(steps: Sequence[SeenStep]) -> float:
