@@ -27,7 +27,7 @@ OTHERS = {
 
 def said() -> Iterator[str]:
     """The causes in the source of the advice: what stands first in a pair with a sentence."""
-    for name in ("cases.py", "numbers.py"):
+    for name in ("cases.py", "numbers.py", "sudden_falls.py"):
         for node in ast.walk(ast.parse((ADVICE / name).read_text())):
             if isinstance(node, ast.Tuple) and len(node.elts) == 2:
                 first, second = node.elts

@@ -13,10 +13,11 @@
 
 When it is over, RL begins: the learning rate grows again over `trainer.warmup_steps`, and the
 reference of a divergence is the policy as it is then, so that RL is not held back to the model that
-could not do the task. The optimizer keeps its moments. AdamW divides a gradient by the root of its
-second moment; without one, it divides the first gradient by its own size, and a step that a few
-failed episodes of a policy that mostly succeeds ask for is as long as any other. Measured in
-benchmarks/RESULTS.md: such a step takes back what the warm-up taught.
+could not do the task. The optimizer keeps its second moments. AdamW divides a gradient by their
+root; without any, it divides the first gradient by its own size, and the step that the few failed
+episodes of a good policy ask for is as long as any other. benchmarks/RESULTS.md has measured it:
+such a step takes back what the warm-up taught. First moments are dropped: they point to the
+demonstrations, not to reward.
 """
 
 import time
@@ -77,7 +78,7 @@ class Warmup:
         self.done = 0
         self._source, self._learner = source, trainer.learner
         self._rate = None if settings is None else settings.learning_rate
-        self._carries = settings is not None and settings.carry_moments
+        self._carries = settings is not None and settings.keep_second_moments
         own = None if settings is None else settings.rows_per_step
         self._a_step = trainer.rows_per_step * trainer.group_size if own is None else own
         self._beside = trainer.rows_per_step
@@ -94,7 +95,7 @@ class Warmup:
             self._begin_rl()  # the run goes on with fewer of these steps than it took
 
     def _begin_rl(self) -> None:
-        self._learner.begin_rl(carry_moments=self._carries)
+        self._learner.begin_rl(keep_second_moments=self._carries)
 
     @property
     def left(self) -> int:

@@ -334,17 +334,18 @@ class Learner:
         self.gather()
         return found
 
-    def begin_rl(self, *, carry_moments: bool) -> None:
+    def begin_rl(self, *, keep_second_moments: bool) -> None:
         """Begin RL from the weights as they are; a collective call.
 
         The learning rate grows again over its first steps, and the reference is the policy as it
         is.
 
         Args:
-            carry_moments: Keep the optimizer's moments; else RL begins as on loaded weights.
+            keep_second_moments: Keep the optimizer's second moments; else RL begins as on loaded
+                weights.
         """
-        if carry_moments:
-            self.optimizer.forget_counts()
+        if keep_second_moments:
+            self.optimizer.drop_direction()
         else:
             self.optimizer.forget()
         if self._reference is not None:

@@ -89,7 +89,7 @@ class Stops(Sees):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-FRESH = {"demonstrations": "solve", "steps": 3, "rows_per_step": 2, "carry_moments": False}
+FRESH = {"demonstrations": "solve", "steps": 3, "rows_per_step": 2, "keep_second_moments": False}
 
 
 def test_rl_can_begin_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
@@ -165,8 +165,8 @@ def moved_by_rl(tokenizer: Any, steps: int = 2, **settings: Any) -> list[float]:
 def test_the_first_step_of_rl_is_as_small_as_its_gradient(tokenizer: Any) -> None:
     """A fresh AdamW moves each weight by the learning rate, however small the gradient is."""
     fresh = moved_by_rl(tokenizer, warmup=FRESH)
-    carried = moved_by_rl(tokenizer, warmup=FRESH | {"carry_moments": True})
-    by_default = {name: value for name, value in FRESH.items() if name != "carry_moments"}
+    carried = moved_by_rl(tokenizer, warmup=FRESH | {"keep_second_moments": True})
+    by_default = {name: value for name, value in FRESH.items() if name != "keep_second_moments"}
     assert moved_by_rl(tokenizer, warmup=by_default) == carried
     assert fresh[0] > 0.05, "the learning rate times the root of the number of weights, or near it"
     assert 0 < carried[0] < fresh[0] / 4

@@ -131,6 +131,13 @@ class ZeroAdamW(Optimizer):
         self.forget_counts()
         self._set_updates(0)
 
+    @torch.no_grad()
+    def drop_direction(self) -> None:
+        """Set first moments to zero; see `Optimizer`."""
+        for state in self.adamw.state.values():
+            state[MOMENTS[0]].zero_()
+        self.forget_counts()
+
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to go on exactly; tensors are whole, on the CPU."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state

@@ -102,7 +102,7 @@ def sudden_falls(history: History, remedy: Remedy) -> list[tuple[str, str]]:
         also = f", and that of the rollouts {steepest}" if steepest is not None else ""
         found.append(
             (
-                "below its best",
+                "falling evaluation",
                 f"the reward of the evaluation rows fell from {best.reward:.3f} {best.when} to "
                 f"{last.reward:.3f} {last.when}{also}: {_smaller(remedy, last)}"
                 f"{remedy.go_back(best)}",

@@ -76,7 +76,7 @@ def test_a_fall_of_few_rows_is_named_once_an_evaluation_proves_it() -> None:
         history.add(seen(number, of_rows(means)))
     assert [each.cause for each in advise(history, FACTS) if "fall" in each.cause] == []
     history.add_evaluation(evaluated(0.208, 2))
-    (text,) = (each.text for each in advise(history, FACTS) if each.cause == "below its best")
+    (text,) = (each.text for each in advise(history, FACTS) if each.cause == "falling evaluation")
     assert "fell from 0.875 after the warm-up to 0.208 after step 2" in text
     assert "fell from 0.97 to 0.47 in one step (step 2)" in text
     command = shlex.split(text.partition("gymnast train ")[2])
@@ -190,7 +190,7 @@ def test_a_run_says_it_and_writes_it_down(tokenizer: Any, tmp_path: Path) -> Non
         observer=Hears(),  # type: ignore[arg-type]
     )
     summary = trainer.train()
-    (advice,) = (each for each in heard if each.cause == "below its best")
+    (advice,) = (each for each in heard if each.cause == "falling evaluation")
     assert advice in summary["advice"]
     assert "fell from 0.938 before training to 0.125 after step 2" in advice.text
     assert "trainer.learning_rate (0.0001, say; it is 0.001)" in advice.text
@@ -221,7 +221,7 @@ def test_the_command_that_goes_back_is_a_run(
         observer=None,
     )
     summary = trainer.train()
-    (text,) = (each.text for each in summary["advice"] if each.cause == "below its best")
+    (text,) = (each.text for each in summary["advice"] if each.cause == "falling evaluation")
     path, *settings = shlex.split(text.partition("gymnast train ")[2])
     config = load_config(path, [*settings, f"environment.id={__file__}:Lost"])
     assert config.model.name == str(tmp_path / "run/best/model")
