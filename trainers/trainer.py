@@ -57,7 +57,7 @@ from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.best import BestPolicy
 from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
-from gymnast.trainers.saving.run_state import RunState
+from gymnast.trainers.saving.run_state import Remembers, RunState
 from gymnast.trainers.settings import TrainerSettings
 from gymnast.trainers.teachers import teacher_model
 from gymnast.types import Sampling
@@ -245,8 +245,8 @@ class Trainer:
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
     def _make_state(self, keep: int) -> RunState:
-        parts = {"advisor": self.advisor, "best": self.best}
-        parts |= self.learner.parts | dict(self._playing.parts)
+        parts: dict[str, Remembers] = {"advisor": self.advisor, "best": self.best}
+        parts |= {**self.learner.parts, **self._playing.parts}
         run = (self.accelerator, self.learner.optimizer, self.folder, self.seed)
         return RunState(*run, keep=keep, parts=parts)
 

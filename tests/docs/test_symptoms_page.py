@@ -16,6 +16,7 @@ BOLD = {*re.findall(r"\*\*([^*]+)\*\*", PAGE)} - {"bold"}
 OTHERS = {
     "advice.jsonl",
     "async def",
+    "best/",  # of a run's folder
     "extract",  # an argument of `rubrics.exact`
     "ignore",
     "memory:",  # how a line of the console begins

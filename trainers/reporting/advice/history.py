@@ -114,10 +114,12 @@ class History:
     @staticmethod
     def from_dict(kept: dict[str, Any]) -> "History":
         """What `to_dict` returned, as it was."""
-        found = [kept.get(name) for name in ("best", "last")]  # earlier versions kept neither
+        best, last = kept.get("best"), kept.get("last")  # earlier versions kept neither
         return History(
-            *([SeenStep.from_dict(s) for s in kept[name]] for name in ("beginning", "recent")),
-            *(None if each is None else SeenEvaluation(**each) for each in found),
+            [SeenStep.from_dict(step) for step in kept["beginning"]],
+            [SeenStep.from_dict(step) for step in kept["recent"]],
+            None if best is None else SeenEvaluation(**best),
+            None if last is None else SeenEvaluation(**last),
         )
 
 
