@@ -93,12 +93,12 @@ def check_room(folder: Path, need: Need, *, keep: int, checkpoints: int, has_mod
     if usage.free + taken < whole:
         less = ", or lower trainer.keep_checkpoints" if keep > 1 else ""
         less += ", or set evaluation.keep_best to false" if need.best else ""
-        best = f", the best one ({shown_size(need.best)} while it is replaced)" if need.best else ""
+        best = f", the best weights ({shown_size(need.best)} while they are replaced)"
         logger.warning(
-            "output_dir: %s has %s free; checkpoints (%d that stay, one being written, %s each), "
-            "the model%s take %s: free some space%s",
+            "output_dir: %s has %s free; checkpoints (%d that stay, one being written, %s each)%s "
+            "and the model take %s: free some space%s",
             *(folder, shown_size(usage.free), keep),
-            *(shown_size(need.checkpoint), best, shown_size(whole), less),
+            *(shown_size(need.checkpoint), best if need.best else "", shown_size(whole), less),
         )
 
 
