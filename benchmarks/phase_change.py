@@ -1,8 +1,8 @@
-"""What the first steps of RL make of what a warm-up taught, by how the optimizer begins them.
+"""What the first steps of RL make of what a warm-up taught, by how long these steps are.
 
     python benchmarks/phase_change.py                   toolsets x variants x seeds, and the table
     python benchmarks/phase_change.py --quick           one toolset, one seed
-    python benchmarks/phase_change.py --tools shop --variants fresh --seeds 0 --steps 4
+    python benchmarks/phase_change.py --tools shop --variants growing --seeds 0 --steps 4
 
 SmolLM2-135M (bfloat16, LoRA) learns from 12 batches of solved rows at a learning rate of 1e-3, then
 by GRPO at 1e-4. The warm-up is made once for each toolset and stopped before its last step; each
@@ -47,13 +47,12 @@ TOOLS = {
     "courier": f"{HERE / 'tasks' / 'dependent_calls.py'}:Courier",
     "shop": f"{HERE.parent / 'examples' / 'shop.py'}:Shop",
 }
-# Settings of the warm-up and of the trainer.
-VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "default": ({}, {}),
-    "fresh": ({"keep_second_moments": False}, {}),
-    "fresh, growing": ({"keep_second_moments": False}, {"warmup_steps": 10}),
-    "fresh, a tenth": ({"keep_second_moments": False}, {"learning_rate": 1e-5}),
-    "fresh, clipped": ({"keep_second_moments": False}, {"max_grad_norm": 0.02}),
+# Settings of the trainer.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "whole steps": {"scale_by_teaching": False},
+    "growing": {"scale_by_teaching": False, "warmup_steps": 10},
+    "a tenth": {"scale_by_teaching": False, "learning_rate": 1e-5},
 }
 
 
@@ -134,13 +133,11 @@ def measure(
         train(tools, begun, stops=True, seed=warmup_seed)
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(begun, run)
-    warmup, trainer = VARIANTS[variant]
     found = train(
         tools,
         run,
         seed=seed,
-        warmup={**RUN["warmup"], **warmup},
-        trainer={**RUN["trainer"], "steps": steps, **trainer},
+        trainer={**RUN["trainer"], "steps": steps, **VARIANTS[variant]},
     )
     result.write_text(json.dumps(found))
     shutil.rmtree(run)
@@ -163,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("runs/phase_change"))
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=[*TOOLS])
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["default", "fresh"])
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, default=["default", "whole steps"]
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="one toolset and one seed")

@@ -131,6 +131,7 @@ class Trainer:
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
+        scale_by_teaching: bool | None = None,
         tokens_per_microbatch: int = 2048,
         replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
@@ -230,6 +231,9 @@ class Trainer:
         taught = rewards or learned.teacher is not None  # beside the environment's own reward
         self.unscored = list[str] if taught else partial(unscored, make_env)
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
+
+        scales = settings.learning.scale_by_teaching
+        self._scales_by_teaching = self.warmup.steps > 0 if scales is None else scales
 
         # What is kept
         self.folder = None if path is None else RunFolder(path)
@@ -351,7 +355,11 @@ class Trainer:
         collected, rollouts = time.perf_counter(), played.rollouts
         done, beside = self.step / self.steps, self.warmup.beside(self.step)
         learned = self.learner.update(
-            played.trained, self.step, done=done, demonstrations=beside, played=rollouts
+            *(played.trained, self.step),
+            done=done,
+            demonstrations=beside,
+            played=rollouts,
+            scale_by_teaching=self._scales_by_teaching,
         )
         of_rows = self._playing.learned(played)
         self.step += 1

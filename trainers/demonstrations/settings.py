@@ -41,10 +41,6 @@ class WarmupSettings(Settings):
     learning_rate: PositiveNumber | None = None
     """The learning rate of all weights in these steps; that of `trainer` when left out. It is not
     scheduled."""
-    keep_second_moments: bool = True
-    """RL begins with the optimizer's second moments of these steps, so that a gradient which is
-    small beside theirs, as that of a few failed episodes is, makes a small step. `false` begins RL
-    with none: its first step is a whole one, however little its batch teaches."""
     min_reward: Number = 1.0
     """Demonstrations with a lower reward are left out. It does not apply to a .jsonl, which has no
     rewards."""

@@ -11,13 +11,11 @@
     warmup/updates/taken, warmup/updates/skipped, warmup/updates/skipped_total
                           as in an update (`trainers/learner/update.py`)
 
-When it is over, RL begins: the learning rate grows again over `trainer.warmup_steps`, and the
-reference of a divergence is the policy as it is then, so that RL is not held back to the model that
-could not do the task. The optimizer keeps its second moments. AdamW divides a gradient by their
-root; without any, it divides the first gradient by its own size, and the step that the few failed
-episodes of a good policy ask for is as long as any other. benchmarks/RESULTS.md has measured it:
-such a step takes back what the warm-up taught. First moments are dropped: they point to the
-demonstrations, not to reward.
+When it is over, RL begins as on a model that was loaded: the optimizer has no moments and grows its
+learning rate anew, since they would be those of another loss, and the reference of a divergence is
+the policy as it is then, so that RL is not held back to the model that could not do the task. A
+good policy has few episodes to learn from, and an optimizer without moments makes whole steps of
+them: RL's learning rate is multiplied by the share of episodes that teach (`scale_by_teaching`).
 """
 
 import time
@@ -78,7 +76,6 @@ class Warmup:
         self.done = 0
         self._source, self._learner = source, trainer.learner
         self._rate = None if settings is None else settings.learning_rate
-        self._carries = settings is not None and settings.keep_second_moments
         own = None if settings is None else settings.rows_per_step
         self._a_step = trainer.rows_per_step * trainer.group_size if own is None else own
         self._beside = trainer.rows_per_step
@@ -92,10 +89,7 @@ class Warmup:
         """
         self.done = self.steps if over else done
         if not (over or self.left) and self._learner.optimizer.steps:
-            self._begin_rl()  # the run goes on with fewer of these steps than it took
-
-    def _begin_rl(self) -> None:
-        self._learner.begin_rl(keep_second_moments=self._carries)
+            self._learner.begin_anew()  # the run goes on with fewer of these steps than it took
 
     @property
     def left(self) -> int:
@@ -119,7 +113,7 @@ class Warmup:
             found = self._learner.imitate(learned, self.done, learning_rate=self._rate)
         self.done += 1
         if not self.left:
-            self._begin_rl()
+            self._learner.begin_anew()
         ended = time.perf_counter()
         rewards = [each.reward for each in learned if not each.no_reward]
         return {

@@ -227,6 +227,7 @@ class Learner:
         done: float = 0.0,
         demonstrations: Sequence[Trajectory] = (),
         played: Groups | None = None,
+        scale_by_teaching: bool = False,
     ) -> Learned:
         """Learn from a step's trajectories; a collective call.
 
@@ -236,6 +237,7 @@ class Learner:
             done: The share of the run's steps that came before, for the schedule.
             demonstrations: Of all processes, to learn from beside them.
             played: All groups of the step, where others were played than are learned from.
+            scale_by_teaching: Multiply the learning rate by the share of episodes that teach.
 
         Raises:
             NotEnoughMemory: An episode is too long for the memory there is.
@@ -264,6 +266,7 @@ class Learner:
                 self._reference,
                 self._teaching,
                 demonstrations,
+                scale_by_teaching=scale_by_teaching,
             )
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups, played))
@@ -334,20 +337,12 @@ class Learner:
         self.gather()
         return found
 
-    def begin_rl(self, *, keep_second_moments: bool) -> None:
-        """Begin RL from the weights as they are; a collective call.
+    def begin_anew(self) -> None:
+        """Go on from the weights as they are, as if they had been loaded; a collective call.
 
-        The learning rate grows again over its first steps, and the reference is the policy as it
-        is.
-
-        Args:
-            keep_second_moments: Keep the optimizer's second moments; else RL begins as on loaded
-                weights.
+        The optimizer forgets its moments and its steps, and the reference is the policy as it is.
         """
-        if keep_second_moments:
-            self.optimizer.drop_direction()
-        else:
-            self.optimizer.forget()
+        self.optimizer.forget()
         if self._reference is not None:
             self._reference.refresh()
 

@@ -89,15 +89,12 @@ class Stops(Sees):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-FRESH = {"demonstrations": "solve", "steps": 3, "rows_per_step": 2, "keep_second_moments": False}
-
-
-def test_rl_can_begin_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
+def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
     tokenizer: Any,
 ) -> None:
     """As if the warm model had been saved, and loaded by another run."""
     algorithm = make_algorithm("grpo", kl=Kl(0.1))
-    warm = make_trainer(tokenizer, algorithm=algorithm, steps=2, warmup=FRESH)
+    warm = make_trainer(tokenizer, algorithm=algorithm, steps=2)
     seen: list[Any] = []
     step = warm.train_step
 
@@ -114,62 +111,85 @@ def test_rl_can_begin_with_a_fresh_optimizer_and_the_warm_model_as_its_reference
         algorithm=make_algorithm("grpo", kl=Kl(0.1)),
         steps=2,
         warmup=None,
+        scale_by_teaching=True,
     )
     loaded.train()
     assert all(map(torch.equal, weights(warm), weights(loaded)))
 
 
 class SomeLetters(Door):
-    """A small reward that few episodes differ in, so that RL's gradients are small."""
+    """Episodes of two of three rows may differ; those of the last one never do."""
 
     def reward(self, episode: Any) -> float:
-        return super().reward(episode) + float("e" in episode.answer) / 100
+        if self.row["prompt"] == ROWS[-1]["prompt"]:
+            return 0.0
+        return super().reward(episode) + len(set(episode.answer)) / 100
 
 
 class Moves(Sees):
-    """Measures how far each step moves the weights."""
+    """Measures how far each step moves the weights, and what share of its episodes teach."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trainer: Any = None
         self.before: list[torch.Tensor] = []
         self.moved: list[float] = []
+        self.metrics: list[dict[str, float]] = []
 
-    def on_warmup_step(self, step: int, metrics: Any) -> None:
+    def on_rollouts(self, step: int, done: int, total: int) -> None:
         self.before = weights(self.trainer)
 
     def on_step(self, step: int, metrics: Any, groups: Any) -> None:
         now = weights(self.trainer)
         squares = [(new - old).pow(2).sum() for new, old in zip(now, self.before, strict=True)]
         self.moved.append(float(sum(squares)) ** 0.5)
-        self.before = now
+        self.metrics.append(dict(metrics))
 
 
-def moved_by_rl(tokenizer: Any, steps: int = 2, **settings: Any) -> list[float]:
-    """The distance that each step of RL moves the weights, at a learning rate of 1e-3."""
+def moved_by_rl(tokenizer: Any, **settings: Any) -> Moves:
+    """Two steps of RL at a learning rate of 1e-3, of which each has an episode in three rows."""
     moves = Moves()
-    moves.trainer = make_trainer(
-        tokenizer,
-        environment=SomeLetters,
-        group_size=8,
-        steps=steps,
-        learning_rate=1e-3,
-        algorithm="dr_grpo",  # whose advantages are as small as the differences of rewards
-        observer=moves,
-        **settings,
-    )
+    given = {"environment": SomeLetters, "rows_per_step": 3, "group_size": 4, "steps": 2}
+    given |= {"learning_rate": 1e-3, "observer": moves, "deterministic": True}
+    moves.trainer = make_trainer(tokenizer, **(given | settings))
     moves.trainer.train()
-    return moves.moved
+    return moves
 
 
-def test_the_first_step_of_rl_is_as_small_as_its_gradient(tokenizer: Any) -> None:
-    """A fresh AdamW moves each weight by the learning rate, however small the gradient is."""
-    fresh = moved_by_rl(tokenizer, warmup=FRESH)
-    carried = moved_by_rl(tokenizer, warmup=FRESH | {"keep_second_moments": True})
-    by_default = {name: value for name, value in FRESH.items() if name != "keep_second_moments"}
-    assert moved_by_rl(tokenizer, warmup=by_default) == carried
-    assert fresh[0] > 0.05, "the learning rate times the root of the number of weights, or near it"
-    assert 0 < carried[0] < fresh[0] / 4
+@pytest.mark.parametrize("optimizer", ["adamw", "torch.optim:Adafactor", "torch.optim:RMSprop"])
+def test_a_step_of_rl_is_as_long_as_its_batch_teaches(optimizer: Any, tokenizer: Any) -> None:
+    """An optimizer without moments makes steps of one length, however little a batch teaches."""
+    scaled = moved_by_rl(tokenizer, optimizer=optimizer)
+    whole = moved_by_rl(tokenizer, optimizer=optimizer, scale_by_teaching=False)
+    share = scaled.metrics[0]["advantage/episodes"]
+    assert 0 < share < 1 and whole.metrics[0]["advantage/episodes"] == share
+    assert scaled.moved[0] == pytest.approx(share * whole.moved[0], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scales"),
+    [
+        ({}, True),
+        ({"scale_by_teaching": False}, False),
+        ({"warmup": None}, False),
+        ({"warmup": None, "scale_by_teaching": True}, True),
+        ({"algorithm": make_algorithm("grpo", kl=Kl(0.1), entropy_bonus=0.01)}, True),
+    ],
+    ids=["after a warm-up", "turned off", "without one", "turned on", "with a divergence"],
+)
+def test_the_learning_rate_tells_whether_it_is_scaled(
+    settings: dict[str, Any], scales: bool, tokenizer: Any
+) -> None:
+    for metrics in moved_by_rl(tokenizer, **settings).metrics:
+        share = metrics["advantage/episodes"] if scales else 1.0
+        assert metrics["learning_rate"] == pytest.approx(1e-3 * share)
+
+
+def test_demonstrations_teach_in_every_step(tokenizer: Any) -> None:
+    algorithm = make_algorithm("grpo", demonstration_weight=0.5)
+    for metrics in moved_by_rl(tokenizer, algorithm=algorithm).metrics:
+        share = (12 * metrics["advantage/episodes"] + 3) / (12 + 3)
+        assert metrics["learning_rate"] == pytest.approx(1e-3 * share)
 
 
 def test_the_learning_rate_grows_again_after_a_warm_up(tokenizer: Any, tmp_path: Path) -> None:
@@ -181,8 +201,9 @@ def test_the_learning_rate_grows_again_after_a_warm_up(tokenizer: Any, tmp_path:
         warmup_steps=3,
         output_dir=tmp_path / "run",
     ).train()
-    found = [line["learning_rate"] for line in lines(tmp_path / "run") if "learning_rate" in line]
-    assert found == pytest.approx([3e-3 / 4, 3e-3 / 2])
+    found = [line for line in lines(tmp_path / "run") if "learning_rate" in line]
+    rates = [line["learning_rate"] / line["advantage/episodes"] for line in found]
+    assert rates == pytest.approx([3e-3 / 4, 3e-3 / 2])
 
 
 def test_the_reference_of_adapters_is_the_warm_model_too(tokenizer: Any, tmp_path: Path) -> None:

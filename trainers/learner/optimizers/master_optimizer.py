@@ -20,8 +20,6 @@ from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_state
 
 _SHOWN = 3  # names in a message
-# As the classes of torch.optim call the mean of the last gradients.
-FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
 
 
 @dataclass(frozen=True)
@@ -201,16 +199,6 @@ class MasterOptimizer(Optimizer):
     def forget(self) -> None:
         """Begin anew; see `Optimizer`."""
         self._parts = self._make_parts()
-        self.forget_counts()
-
-    @torch.no_grad()
-    def drop_direction(self) -> None:
-        """Set first moments to zero; see `Optimizer`."""
-        for part in self._parts:
-            for state in part.torch.state.values():
-                for name in FIRST_MOMENTS:
-                    if isinstance(moment := state.get(name), torch.Tensor):
-                        moment.zero_()
         self.forget_counts()
 
     def zero_grad(self) -> None:

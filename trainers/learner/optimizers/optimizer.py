@@ -130,15 +130,8 @@ class Optimizer(ABC):
         How many steps were skipped is kept.
         """
 
-    def drop_direction(self) -> None:
-        """Begin another phase with the second moments of the last; a collective call.
-
-        First moments are set to zero, and the learning rate grows again over its first steps.
-        """
-        self.forget_counts()
-
     def forget_counts(self) -> None:
-        """Begin the learning rate's growth again, with no steps taken; the moments stay."""
+        """The part of `forget` that is not tensors."""
         self.steps = self.skipped_in_a_row = 0
         self._last_share = 0.0
 

@@ -129,24 +129,17 @@ class ZeroAdamW(Optimizer):
             for name in MOMENTS:
                 state[name].zero_()
         self.forget_counts()
-        self._set_updates(0)
-
-    @torch.no_grad()
-    def drop_direction(self) -> None:
-        """Set first moments to zero; see `Optimizer`."""
-        for state in self.adamw.state.values():
-            state[MOMENTS[0]].zero_()
-        self.forget_counts()
+        self._set_steps(0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to go on exactly; tensors are whole, on the CPU."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-        states, masters, updates = {}, [], float(self._updates)
+        states, masters = {}, []
         for number, weight in enumerate(self.parameters):
             masters.append(safe_get_full_fp32_param(weight).cpu())
             moments = {name: safe_get_full_optimizer_state(weight, name).cpu() for name in MOMENTS}
-            states[number] = {"step": torch.tensor(updates), **moments}
+            states[number] = {"step": torch.tensor(float(self.steps)), **moments}
         return {
             "classes": ADAMW.classes,
             "states": states,
@@ -178,8 +171,7 @@ class ZeroAdamW(Optimizer):
             with deepspeed.zero.GatheredParameters([weight], modifier_rank=0):
                 weight.copy_(master)
         self.restore_counts(state)
-        updates = [moments["step"] for moments in state["states"].values()]
-        self._set_updates(int(max(updates, default=0)))
+        self._set_steps(self.steps)
 
     def _drop_if_held(self, adamw: torch.optim.Optimizer, *_: Any) -> None:
         """Leave weights and moments as they are: without a gradient AdamW does nothing."""
@@ -195,18 +187,12 @@ class ZeroAdamW(Optimizer):
         """
         self.policy(micro_batch([placeholder()], device)).sum().mul(0.0).backward()
         self._engine.step()
-        self._set_updates(0)
+        self._set_steps(0)
 
-    @property
-    def _updates(self) -> int:
-        """The updates that the moments hold; with those of a warm-up, more than `steps`."""
-        steps = [state["step"].item() for state in self.adamw.state.values()]
-        return int(max(steps, default=0))
-
-    def _set_updates(self, updates: int) -> None:
-        """Set the number of updates, by which AdamW corrects the bias of its moments."""
+    def _set_steps(self, steps: int) -> None:
+        """Set what AdamW corrects the bias of its moments by."""
         for state in self.adamw.state.values():
-            state["step"].fill_(float(updates))
+            state["step"].fill_(float(steps))
 
 
 def _check_optimizer(named: NamedOptimizer) -> None:

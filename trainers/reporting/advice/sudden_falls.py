@@ -63,7 +63,8 @@ class Remedy(NamedTuple):
         run = Path(self.run)
         again = run.with_name(f"{run.name}_again")
         settings = [f"model.name={run / 'best' / 'model'}", "warmup=null"]
-        settings += [f"{self.rate_name}={self.rate / SLOWER:.3g}", f"output_dir={again}"]
+        settings += [f"{self.rate_name}={self.rate / SLOWER:.3g}", "trainer.scale_by_teaching=true"]
+        settings += [f"output_dir={again}"]
         command = shlex.join(["gymnast", "train", str(run / "config.yaml"), *settings])
         return f"; to go on from the best weights ({best.reward:.3f} {best.when}): {command}"
 
