@@ -188,7 +188,7 @@ def test_the_learning_rate_tells_whether_it_is_scaled(
 def test_demonstrations_teach_in_every_step(tokenizer: Any) -> None:
     algorithm = make_algorithm("grpo", demonstration_weight=0.5)
     for metrics in moved_by_rl(tokenizer, algorithm=algorithm).metrics:
-        share = (12 * metrics["advantage/episodes"] + 3) / (12 + 3)
+        share = (12 * metrics["advantage/episodes"] + 2) / (12 + 2)  # one row has no solution
         assert metrics["learning_rate"] == pytest.approx(1e-3 * share)
 
 
