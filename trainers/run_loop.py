@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from accelerate import Accelerator
 
 from gymnast.errors import CheckpointError, ConfigError
-from gymnast.trainers.base.observer import Observer
+from gymnast.trainers.base.observer import EvaluatedPolicy, Observer
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.demonstrations.warmup import Warmup
 from gymnast.trainers.distributed.processes import together
@@ -23,6 +23,7 @@ from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.optimizers.not_finite import ends_run, raise_if_run_ends
 from gymnast.trainers.provenance.environment_file import note_start
 from gymnast.trainers.reporting.advice.advisor import Advisor
+from gymnast.trainers.saving.best import BestPolicy
 from gymnast.trainers.saving.disk_space import check_room, estimate_need
 from gymnast.trainers.saving.ending import Ending
 from gymnast.trainers.saving.run_folder import RunFolder
@@ -45,6 +46,7 @@ class Steps(Protocol):
     accelerator: Accelerator
     folder: RunFolder | None
     advisor: Advisor
+    best: BestPolicy
     observer: Observer | None
     model: Any
     tokenizer: Any
@@ -150,6 +152,7 @@ class RunLoop:
         folder = None if trainer.folder is None else str(trainer.folder.path)
         summary |= {"steps": trainer.step, "folder": folder, "stopped_by": stopped_by}
         summary["advice"] = trainer.advisor.standing
+        summary |= trainer.best.summary
         trainer.tell("on_end", summary)
         return summary
 
@@ -224,8 +227,15 @@ class RunLoop:
         warming = trainer.warmup.left and trainer.warmup.done
         if trainer.eval_rows and due and not warming and self._evaluated < place:
             name = "after" if trainer.step else "after_warmup" if trainer.warmup.done else "before"
-            summary[name] = trainer.evaluate()["eval/reward/mean"]
+            metrics = trainer.evaluate()
+            summary[name] = metrics["eval/reward/mean"]
             self._evaluated = place
+            evaluated = EvaluatedPolicy(summary[name], *place)
+            trainer.best.see(evaluated)
+            trainer.advisor.see_evaluation(evaluated, metrics)
+            if trainer.accelerator.is_main_process:
+                trainer.advisor.tell(trainer.folder, trainer.observer)
+            self.state.mark()  # also for a checkpoint of a run that is stopped in its next step
 
     def _checkpoint_is_due(self, since_s: float) -> bool:
         trainer, every = self._trainer, self._saving.checkpoint_every_steps
@@ -271,7 +281,13 @@ class RunLoop:
 
         def check() -> None:
             reference = trainer.learner.kept_of_reference(warms_up=trainer.warmup.steps > 0)
-            need = estimate_need(trainer.model, self.state.optimizer, reference)
+            need = estimate_need(
+                trainer.model,
+                self.state.optimizer,
+                reference,
+                keeps_best=trainer.best.keeps and bool(trainer.eval_rows),
+            )
+            trainer.best.reserved = need.checkpoint + need.model
             check_room(
                 folder.path,
                 need,

@@ -55,9 +55,10 @@ from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
+from gymnast.trainers.saving.best import BestPolicy
 from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
-from gymnast.trainers.saving.run_state import RunState
+from gymnast.trainers.saving.run_state import Remembers, RunState
 from gymnast.trainers.settings import TrainerSettings
 from gymnast.trainers.teachers import teacher_model
 from gymnast.types import Sampling
@@ -133,6 +134,7 @@ class Trainer:
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
+        scale_by_teaching: bool | None = None,
         tokens_per_microbatch: int = 2048,
         replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
@@ -145,6 +147,7 @@ class Trainer:
         max_failed_episodes: int | None = None,
         eval_rows: Sequence[Row] | None = None,
         eval_every_steps: int = 0,
+        eval_keep_best: bool = True,
         eval_sampling: Sampling | None = None,
         eval_group_size: int = 1,
         eval_pass_reward: float = 1.0,
@@ -235,17 +238,25 @@ class Trainer:
         self.unscored = list[str] if taught else partial(unscored, make_env)
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
 
+        scales = settings.learning.scale_by_teaching
+        self._scales_by_teaching = self.warmup.steps > 0 if scales is None else scales
+
         # What is kept
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
         run = (settings.learning, settings.evaluation, self.warmup.steps)
-        self.advisor = Advisor(make_env, self.sampling, *run)
+        self.best = BestPolicy(
+            *(self.folder, self.accelerator, model, tokenizer), keep=settings.evaluation.keep_best
+        )
+        best_in = path if self.best.keeps else None
+        self.advisor = Advisor(make_env, self.sampling, *run, run=best_in)
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
     def _make_state(self, keep: int) -> RunState:
-        parts = {"advisor": self.advisor} | self.learner.parts | dict(self._playing.parts)
+        parts: dict[str, Remembers] = {"advisor": self.advisor, "best": self.best}
+        parts |= {**self.learner.parts, **self._playing.parts}
         run = (self.accelerator, self.learner.optimizer, self.folder, self.seed)
         return RunState(*run, keep=keep, parts=parts)
 
@@ -263,7 +274,9 @@ class Trainer:
             `before`, `after_warmup` and `after`, mean rewards of evaluations, where there were any;
             `steps`, how many are done; `seconds`, `cpu_seconds`, and of them `train/seconds`
             and `train/cpu_seconds` in steps; `advice`, why it does not learn, where it
-            does not; `folder`, a path or None; `stopped_by`: "steps", "Ctrl-C" or "SIGTERM".
+            does not; `folder`, a path or None; `stopped_by`: "steps", "Ctrl-C" or "SIGTERM"; where
+            there were evaluations, `best` and `latest`, an `EvaluatedPolicy` each, and
+            `best_folder`, where the best weights are kept, or None.
 
         Raises:
             ModelError: It is in float16, in which gradients are lost.
@@ -348,7 +361,11 @@ class Trainer:
         collected, rollouts = time.perf_counter(), played.rollouts
         done, beside = self.step / self.steps, self.warmup.beside(self.step)
         learned = self.learner.update(
-            played.trained, self.step, done=done, demonstrations=beside, played=rollouts
+            *(played.trained, self.step),
+            done=done,
+            demonstrations=beside,
+            played=rollouts,
+            scale_by_teaching=self._scales_by_teaching,
         )
         of_rows = self._playing.learned(played)
         self.step += 1

@@ -16,7 +16,9 @@ export = typer.Typer()
 def export_run(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="The run's folder.", autocompletion=complete_run),
+        typer.Argument(
+            metavar="RUN", help="The run's folder, or the best in it.", autocompletion=complete_run
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")

@@ -16,6 +16,7 @@ BOLD = {*re.findall(r"\*\*([^*]+)\*\*", PAGE)} - {"bold"}
 OTHERS = {
     "advice.jsonl",
     "async def",
+    "best/",  # of a run's folder
     "extract",  # an argument of `rubrics.exact`
     "ignore",
     "memory:",  # how a line of the console begins
@@ -27,7 +28,7 @@ OTHERS = {
 
 def said() -> Iterator[str]:
     """The causes in the source of the advice: what stands first in a pair with a sentence."""
-    for name in ("cases.py", "numbers.py"):
+    for name in ("cases.py", "numbers.py", "sudden_falls.py"):
         for node in ast.walk(ast.parse((ADVICE / name).read_text())):
             if isinstance(node, ast.Tuple) and len(node.elts) == 2:
                 first, second = node.elts

@@ -37,6 +37,33 @@ class Advice:
         return "nothing left to learn" if self.cause == SOLVED else "not learning"
 
 
+@dataclass(frozen=True)
+class EvaluatedPolicy:
+    """The policy of one evaluation of a run.
+
+    Attributes:
+        reward: Its mean reward on the evaluation rows.
+        step: The steps of RL that were taken before.
+        warmup_steps: The steps of the warm-up that were taken before.
+    """
+
+    reward: float
+    step: int
+    warmup_steps: int = 0
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any step was taken before it."""
+        return self.step + self.warmup_steps > 0
+
+    @property
+    def when(self) -> str:
+        """Where in the run it lies: "after step 5"."""
+        if self.step:
+            return f"after step {self.step}"
+        return "after the warm-up" if self.warmup_steps else "before training"
+
+
 class Observer(Protocol):
     """Receives the events of a run, on the trainer's thread and only in the main process.
 

@@ -13,7 +13,9 @@
 
 When it is over, RL begins as on a model that was loaded: the optimizer has no moments and grows its
 learning rate anew, since they would be those of another loss, and the reference of a divergence is
-the policy as it is then, so that RL is not held back to the model that could not do the task.
+the policy as it is then, so that RL is not held back to the model that could not do the task. A
+good policy has few episodes to learn from, and an optimizer without moments makes whole steps of
+them: RL's learning rate is multiplied by the share of episodes that teach (`scale_by_teaching`).
 """
 
 import time

@@ -1,6 +1,7 @@
 """What is evaluated: from a run's folder, a YAML, a model or an endpoint to a config.
 
     runs/arithmetic                      a run's folder: its trained model, on its evaluation rows
+    runs/arithmetic/best                 the model of its best evaluation, likewise
     runs/arithmetic/evaluations/001      an evaluation's folder: the same once more
     run.yaml                             a YAML: the model that it names
     org/model, ./weights, pypi:..., ...  a model by its name, on an environment that is named too
@@ -26,6 +27,7 @@ from gymnast.trainers.config.sections import (
     SamplingSection,
 )
 from gymnast.trainers.config.yaml_reader import with_overrides
+from gymnast.trainers.saving.best import run_of
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, EVALUATIONS, MODEL
 from gymnast.trainers.saving.saved_runs import EVALUATION_FILE
 
@@ -171,11 +173,13 @@ def _of_run(path: str | Path, overrides: Sequence[str], *, trained: bool = True)
     if not folder.is_dir():
         _check_is_yaml(path, folder)
         return load_config(path, overrides)
-    _check_run_folder(path, folder, trained=trained)
+    run = run_of(folder)
+    _check_run_folder(path, run, folder, trained=trained)
     # A folder may have been moved since its config was written, which may name no model.
-    moved = {"output_dir": str(path)} | ({"model.name": str(folder / MODEL)} if trained else {})
+    place = str(path) if run == folder else str(run)
+    moved = {"output_dir": place} | ({"model.name": str(folder / MODEL)} if trained else {})
     known = [f"{key}={json.dumps(place)}" for key, place in moved.items()]
-    config = load_config(folder / CONFIG_FILE, [*known, *overrides])
+    config = load_config(run / CONFIG_FILE, [*known, *overrides])
     if not trained:
         return config
     return config.model_copy(update={"model": _trained(config.model, folder / MODEL)})
@@ -266,9 +270,9 @@ def _check_is_yaml(path: str | Path, file: Path) -> None:
         )
 
 
-def _check_run_folder(path: str | Path, folder: Path, *, trained: bool) -> None:
-    """Check that a folder is that of a run, one that has ended if its model is evaluated."""
-    if not (folder / CONFIG_FILE).exists():
+def _check_run_folder(path: str | Path, run: Path, folder: Path, *, trained: bool) -> None:
+    """Check that a folder is that of a run, or its best; with a model, if that is evaluated."""
+    if not (run / CONFIG_FILE).exists():
         if (folder.parent / CONFIG_FILE).exists():
             hint = f"did you mean {Path(path).parent}, the run it belongs to?"
         elif (folder / "config.json").exists():

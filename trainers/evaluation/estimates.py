@@ -114,7 +114,7 @@ def mean_share(shares: Sequence[float], episodes: int) -> Estimate:
 
 
 @cache
-def student_t(degrees: int) -> float:
+def student_t(degrees: int, level: float = LEVEL) -> float:
     """Student's t lies between minus and plus this value with 95% probability.
 
     Computed by bisection on the angle atan(t / sqrt(degrees)), in which the probability is a finite
@@ -122,10 +122,11 @@ def student_t(degrees: int) -> float:
 
     Args:
         degrees: Degrees of freedom, at least 1: 12.706 at 1, 2.228 at 10, 1.984 at 100.
+        level: Another probability than 95%, below 1.
     """
     low, high = 0.0, math.pi / 2
     while low < (angle := (low + high) / 2) < high:
-        if _two_sided(angle, degrees) < LEVEL:
+        if _two_sided(angle, degrees) < level:
             low = angle
         else:
             high = angle

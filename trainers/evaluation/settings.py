@@ -23,6 +23,9 @@ class EvaluationSettings(Settings):
     every_steps: Count = 0
     """Evaluate every n steps, besides before the first and after the last; 0 evaluates at these
     two only."""
+    keep_best: bool = True
+    """Keep the weights of the evaluation with the highest mean reward in best/ of the run's folder:
+    the model, and its adapters where it has any. Without room on the disk, a warning says so."""
     group_size: Positive = 1
     """Episodes per row."""
     pass_reward: Number = 1.0

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
+from gymnast.trainers.base.observer import EvaluatedPolicy
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.provenance.environment_file import read_starts
 from gymnast.trainers.saving.run_folder import METRICS
@@ -35,7 +36,14 @@ tokenizer = AutoTokenizer.from_pretrained("{place}")
 }
 
 
-def model_card(run: Path, config: RunConfig, *, merged: bool, place: str) -> ModelCard:
+def model_card(
+    run: Path,
+    config: RunConfig,
+    *,
+    merged: bool,
+    place: str,
+    best: EvaluatedPolicy | None = None,
+) -> ModelCard:
     """The card of a run's model.
 
     Args:
@@ -43,6 +51,7 @@ def model_card(run: Path, config: RunConfig, *, merged: bool, place: str) -> Mod
         config: That of the run.
         merged: Whether the model is whole, and not adapters alone.
         place: Where others find it: a hub's id or a folder.
+        best: The evaluation that its weights are of, where they are not the last ones.
     """
     starts = read_starts(run)
     latest: Mapping[str, Any] = starts[-1] if starts else {}
@@ -70,7 +79,7 @@ def model_card(run: Path, config: RunConfig, *, merged: bool, place: str) -> Mod
         "## How to load it",
         f"```python\n{loading}```",
         "## How it came about",
-        "\n".join(f"- {line}" for line in _facts(run, config, latest)),
+        "\n".join(f"- {line}" for line in _facts(run, config, latest, best)),
         "## Settings",
         f"```yaml\n{_settings(config)}```",
     ]
@@ -89,7 +98,9 @@ def rewards(run: Path) -> tuple[int, float | None, float | None]:
     return (steps, evaluated[0], evaluated[-1]) if evaluated else (steps, None, None)
 
 
-def _facts(run: Path, config: RunConfig, latest: Mapping[str, Any]) -> Iterator[str]:
+def _facts(
+    run: Path, config: RunConfig, latest: Mapping[str, Any], best: EvaluatedPolicy | None
+) -> Iterator[str]:
     model = latest.get("model") or {}
     revision = model.get("commit") or model.get("sha256")
     yield f"base model: `{config.model.name}`" + (f", revision `{revision}`" if revision else "")
@@ -99,6 +110,8 @@ def _facts(run: Path, config: RunConfig, latest: Mapping[str, Any]) -> Iterator[
     yield f"steps: {steps}, of {config.trainer.rows_per_step} rows each"
     if before is not None:
         yield f"mean reward on evaluation rows: {before:.3f} before, {after:.3f} after"
+    if best is not None:
+        yield f"weights: of the best evaluation, {best.when} (mean reward {best.reward:.3f})"
     for place, made in (latest.get("inputs") or {}).items():
         known = made.get("commit") or made.get("sha256")
         yield f"{place}: `{Path(made['name']).name}`" + (f" (`{known}`)" if known else "")

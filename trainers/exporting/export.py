@@ -7,6 +7,7 @@ from gymnast.errors import ConfigError, first_line
 from gymnast.trainers.base.formats import newer_metrics
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.exporting.card import model_card
+from gymnast.trainers.saving.best import read_best, run_of
 from gymnast.trainers.saving.durable import written_aside
 from gymnast.trainers.saving.run_folder import ADAPTERS, CONFIG_FILE, MODEL
 
@@ -18,7 +19,7 @@ def export_run(run: Path, output: Path, *, merged: bool, place: str | None = Non
     """Copy a run's model, or its adapters, and write its card.
 
     Args:
-        run: The run's folder.
+        run: The run's folder, or the `best` in it.
         output: A folder, made here; it must be empty if it is there.
         merged: Export the whole model, with adapters merged into its weights.
         place: Where others will find it, for the card; `output` by default.
@@ -29,6 +30,7 @@ def export_run(run: Path, output: Path, *, merged: bool, place: str | None = Non
         DiskFull: There is no room for it; nothing is left behind.
     """
     source = _source(run, merged=merged)
+    best, weights, run = read_best(run), run, run_of(run)
     if problem := newer_metrics(run):
         raise ConfigError(problem)
     config = load_config(run / CONFIG_FILE)
@@ -39,9 +41,9 @@ def export_run(run: Path, output: Path, *, merged: bool, place: str | None = Non
             shutil.copytree(source, folder, dirs_exist_ok=True)
             if not merged:
                 for pattern in _TOKENIZER:
-                    for path in (run / MODEL).glob(pattern):
+                    for path in (weights / MODEL).glob(pattern):
                         shutil.copy(path, folder)
-            card = model_card(run, config, merged=merged, place=place or str(output))
+            card = model_card(run, config, merged=merged, place=place or str(output), best=best)
             card.save(folder / CARD)
     except OSError as error:
         raise ConfigError(f"--output: {output} cannot be written: {first_line(error)}") from error
@@ -95,7 +97,7 @@ def push(folder: Path, repository: str, *, private: bool = False) -> str:
 
 
 def _source(run: Path, *, merged: bool) -> Path:
-    if not (run / CONFIG_FILE).exists():
+    if not (run_of(run) / CONFIG_FILE).exists():
         raise ConfigError(
             f"{run}: has no {CONFIG_FILE}, so it is no run's folder; name the output_dir of a run"
         )

@@ -229,6 +229,7 @@ class Learner:
         done: float = 0.0,
         demonstrations: Sequence[Trajectory] = (),
         played: Groups | None = None,
+        scale_by_teaching: bool = False,
     ) -> Learned:
         """Learn from a step's trajectories; a collective call.
 
@@ -238,6 +239,7 @@ class Learner:
             done: The share of the run's steps that came before, for the schedule.
             demonstrations: Of all processes, to learn from beside them.
             played: All groups of the step, where others were played than are learned from.
+            scale_by_teaching: Multiply the learning rate by the share of episodes that teach.
 
         Raises:
             NotEnoughMemory: An episode is too long for the memory there is.
@@ -266,6 +268,7 @@ class Learner:
                 self._reference,
                 self._teaching,
                 demonstrations,
+                scale_by_teaching=scale_by_teaching,
             )
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups, played))

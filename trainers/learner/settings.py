@@ -59,6 +59,10 @@ class LearnerSettings(Settings):
     """Longer gradients are scaled down to this norm."""
     warmup_steps: Count = 0
     """Optimisation steps over which the learning rates grow to their full value."""
+    scale_by_teaching: bool | None = None
+    """Multiply a step's learning rate by the share of its episodes that have an advantage, so that
+    the few failures of a policy that mostly succeeds make a small step. None: in RL after a warm-up
+    alone."""
     tokens_per_microbatch: Positive = 2048
     """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed."""
     replay_routing: bool = False

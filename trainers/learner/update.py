@@ -120,6 +120,8 @@ def update(
     reference: Reference | None = None,
     teaching: Teaching | None = None,
     demonstrations: Sequence[Trajectory] = (),
+    *,
+    scale_by_teaching: bool = False,
 ) -> Learned:
     """Learn from a batch; every process calls it.
 
@@ -133,6 +135,8 @@ def update(
         teaching: The teacher that `algorithm.teacher` describes.
         demonstrations: Of all processes; each optimisation step learns from all of them too, with
             `algorithm.demonstration_weight`.
+        scale_by_teaching: Multiply the learning rate by the share of episodes that have an
+            advantage, or are demonstrations. A teacher that is in the loss teaches in all of them.
     """
     algorithm = settings.algorithm
     policy.eval()
@@ -155,6 +159,8 @@ def update(
         [e for e in group if e.trajectory.stop_reason not in algorithm.masked_stop_reasons]
         for group in credited
     ]
+    if scale_by_teaching and not algorithm.taught_exactly:
+        optimizer.scheduled *= _teaching_share(credited, len(demonstrations))
     shares = _minibatches(policy, kept, settings, accelerator, reference)
     if teaching is not None and teaching.teacher.is_exact:
         shares = [with_teacher(share, teaching) for share in shares]
@@ -177,6 +183,16 @@ def update(
         "updates/skipped_total": float(optimizer.skipped),
     }
     return Learned(metrics, credited)
+
+
+def _teaching_share(groups: Sequence[Sequence[CreditedTrajectory]], demonstrations: int) -> float:
+    """The share of episodes that have an advantage or are demonstrations.
+
+    An optimizer that divides by second moments makes its first steps equally long, whatever the
+    batch: a few episodes would move the policy as far as all of them.
+    """
+    teach = [episode.trains for group in groups for episode in group]
+    return (sum(teach) + demonstrations) / max(1, len(teach) + demonstrations)
 
 
 def _minibatches(

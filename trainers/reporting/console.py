@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gymnast.trainers.base.observer import SOLVED, Advice, Groups
 from gymnast.trainers.reporting.lines import (
+    best_line,
     episode_line,
     episode_table,
     missing,
@@ -132,6 +133,8 @@ class RunConsole:
                 f"{shown_number(summary['after'])} after",
                 style="bold",
             )
+        if line := best_line(summary):
+            self._write(line, style="bold")
         train_s = summary.get("train/seconds", summary.get("seconds", 0.0))
         train_cpu_s = summary.get("train/cpu_seconds", summary.get("cpu_seconds", 0.0))
         if self._is_rich and len(rewards := self._view.rewards) > 1:

@@ -1,7 +1,8 @@
 """What is written of a run in lines that stay: steps, the warm-up, episodes in short."""
 
+import shlex
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -86,6 +87,24 @@ def _left_out(metrics: Mapping[str, float], area: str) -> str:
     parts = [f"  episodes left out {left_out:.0f}{why}"] if left_out else []
     parts += [f"  rows with too long a prompt {skipped:.0f}"] if skipped else []
     return "".join(parts)
+
+
+def best_line(summary: Mapping[str, Any]) -> str:
+    """One line on the best evaluation of a run and its weights; "" if the last was as good.
+
+    Args:
+        summary: As `Trainer.train` returns it.
+    """
+    best, latest = summary.get("best"), summary.get("latest")
+    if best is None or latest is None or latest.reward >= best.reward:
+        return ""
+    line = f"best evaluation: {best.reward:.3f} {best.when}; the last, {latest.when}, is worse"
+    if folder := summary.get("best_folder"):
+        command = shlex.join(["gymnast", "eval", folder])
+        return f"{line}. Its weights are in {folder}; to evaluate them: {command}"
+    if not best.is_trained:
+        return f"{line}. No evaluation was better than that of the untrained model"
+    return f"{line}. Its weights are not kept (evaluation.keep_best, output_dir)"
 
 
 def episode_line(episode: ShownEpisode) -> str:

@@ -2,7 +2,7 @@
 
 A checkpoint holds a float32 weight and two moments of each trained weight, 12 bytes in all, and the
 weights of a reference that was refreshed. It is written beside the older ones before one of them is
-removed, and so is the model.
+removed, and so is the model. The best model is a copy of its own, with its adapters.
 """
 
 import errno
@@ -37,30 +37,36 @@ class Need:
     Attributes:
         checkpoint: One checkpoint.
         model: The trained model.
+        best: What is kept of the best evaluation; 0 where nothing is.
     """
 
     checkpoint: int
     model: int
+    best: int = 0
 
 
-def estimate_need(model: Any, optimizer: "Optimizer", reference: int = 0) -> Need:
+def estimate_need(
+    model: Any, optimizer: "Optimizer", reference: int = 0, *, keeps_best: bool = False
+) -> Need:
     """How much a run of this model takes, estimated a little too high.
 
     Args:
         model: As it is saved.
         optimizer: Of its trained weights.
         reference: What a checkpoint holds of the reference, in bytes.
+        keeps_best: Whether the weights of the best evaluation are kept.
     """
     trained = sum(getattr(p, "ds_numel", p.numel()) for p in optimizer.parameters)  # ZeRO-3's
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return Need(BYTES_PER_WEIGHT * trained + reference + OTHER_BYTES, weights + OTHER_BYTES)
+    best = 2 * (weights + OTHER_BYTES) if keeps_best else 0  # a better one is written beside it
+    return Need(BYTES_PER_WEIGHT * trained + reference + OTHER_BYTES, weights + OTHER_BYTES, best)
 
 
 def check_room(folder: Path, need: Need, *, keep: int, checkpoints: int, has_model: bool) -> None:
     """Check that a run's folder has room for what the run is going to save.
 
     A run without room for one checkpoint and the model is refused, because it could not be saved.
-    One with room for fewer checkpoints than it should keep gets a warning.
+    One with room for less than it should keep gets a warning.
 
     Args:
         folder: Of the run, which may hold something already.
@@ -75,7 +81,8 @@ def check_room(folder: Path, need: Need, *, keep: int, checkpoints: int, has_mod
     usage = shutil.disk_usage(folder)
     if not usage.total:  # a file system that does not tell
         return
-    least, whole = need.checkpoint + need.model, (keep + 1) * need.checkpoint + need.model
+    least = need.checkpoint + need.model
+    whole = (keep + 1) * need.checkpoint + need.model + need.best
     taken = checkpoints * need.checkpoint + (need.model if has_model else 0)
     if usage.free < (need.checkpoint if checkpoints else least):
         raise ConfigError(
@@ -85,11 +92,13 @@ def check_room(folder: Path, need: Need, *, keep: int, checkpoints: int, has_mod
         )
     if usage.free + taken < whole:
         less = ", or lower trainer.keep_checkpoints" if keep > 1 else ""
+        less += ", or set evaluation.keep_best to false" if need.best else ""
+        best = f", the best weights ({shown_size(need.best)} while they are replaced)"
         logger.warning(
-            "output_dir: %s has %s free; checkpoints (%d that stay, one being written, %s each) "
+            "output_dir: %s has %s free; checkpoints (%d that stay, one being written, %s each)%s "
             "and the model take %s: free some space%s",
             *(folder, shown_size(usage.free), keep),
-            *(shown_size(need.checkpoint), shown_size(whole), less),
+            *(shown_size(need.checkpoint), best if need.best else "", shown_size(whole), less),
         )
 
 

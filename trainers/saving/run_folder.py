@@ -8,6 +8,7 @@
     checkpoints/step_00004/    where `train(resume=True)` continues (`checkpoints.py`)
     adapters/                  LoRA adapters alone, loadable by peft
     model/                     the trained model, adapters merged, loadable by plain Transformers
+    best/                      the model and adapters of the best evaluation (`best.py`)
     evaluations/001/           an evaluation on its own (`trainers/evaluating/places.py`)
     run.lock                   held by the process that writes here
 
@@ -32,7 +33,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.base.formats import ENVIRONMENT_FILE
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk
-from gymnast.trainers.saving.durable import sweep, write_text, written_aside
+from gymnast.trainers.saving.durable import remove, sweep, write_text, written_aside
 from gymnast.trainers.saving.model_check import check_saved_model
 from gymnast.trainers.saving.saved_runs import ADVICE, FOLDER, rollout_files
 
@@ -40,6 +41,7 @@ CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
 ADAPTERS = "adapters"
 MODEL = "model"
+BEST = "best"
 EVALUATIONS = "evaluations"
 LOCK = "run.lock"
 
@@ -110,6 +112,8 @@ class RunFolder:
     def drop_after(self, step: int, warmup_steps: int = 0) -> None:
         """Remove the metrics, advice and rollouts that a resumed run is going to write again.
 
+        A run that begins again loses its best weights too.
+
         Args:
             step: The last one that is kept; -1 keeps none, step 0 being the first evaluation.
             warmup_steps: How many steps of the warm-up, whose lines have step 0, are kept.
@@ -123,6 +127,8 @@ class RunFolder:
         for rollouts in rollout_files(self.path):
             if rollouts.step > step:
                 rollouts.path.unlink()
+        if step < 0 and (self.path / BEST).exists():
+            remove(self.path / BEST)
 
     @property
     def has_model(self) -> bool:
@@ -132,7 +138,7 @@ class RunFolder:
     def sweep(self) -> None:
         """Clear away what a killed process was writing or removing."""
         self.checkpoints.sweep()
-        for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS, ADVICE, ADAPTERS, MODEL):
+        for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS, ADVICE, ADAPTERS, MODEL, BEST):
             sweep(self.path, name)
         sweep(self.path / FOLDER, "*.parquet")
 

@@ -169,7 +169,7 @@ MISTAKES = {
     "trainr.steps=1": "trainr: unknown key; did you mean trainer?",
     "model.lora.rnk=1": "model.lora.rnk: unknown key; did you mean rank?",
     "evaluation.zzz=1": "evaluation.zzz: unknown key; the keys are rows, environments, seed, "
-    "every_steps, group_size, pass_reward, by, temperature, ",
+    "every_steps, keep_best, group_size, pass_reward, by, temperature, ",
     "evaluation.group_size=0": "evaluation.group_size: must be >= 1, got 0",
     "evaluation.pass_reward=high": "evaluation.pass_reward: must be a number, got 'high'",
     "evaluation.pass_reward=.nan": "evaluation.pass_reward: must be a finite number, got nan",

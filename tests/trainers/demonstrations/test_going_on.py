@@ -1,4 +1,4 @@
-"""What a warm-up leaves behind: RL begins as on a loaded model, and a stopped one goes on."""
+"""What a warm-up leaves behind: RL keeps what it taught, and a stopped one goes on."""
 
 import copy
 import os
@@ -12,15 +12,21 @@ import torch
 from clocks import without_clocks
 from gymnast.agents import load_model
 from gymnast.trainers import Kl, Trainer, make_algorithm
-from warmup_runs import ROWS, Sees, lines, make_trainer, weights
+from warmup_runs import ROWS, Door, Sees, lines, make_trainer, weights
 
 
-def test_it_goes_on_where_it_was_stopped_bit_for_bit(tokenizer: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", {"name": "torch.optim:SGD", "momentum": 0.9}, "torch.optim:Adafactor"]
+)
+def test_it_goes_on_where_it_was_stopped_bit_for_bit(
+    optimizer: Any, tokenizer: Any, tmp_path: Path
+) -> None:
     """Stopped amid the warm-up, after it, and amid RL; with a reference that has to be kept."""
     settings: dict[str, Any] = {
         "algorithm": make_algorithm("grpo", kl=Kl(0.1), demonstration_weight=0.5),
         "eval_rows": ROWS[2:],
         "steps": 2,
+        "optimizer": optimizer,
         "deterministic": True,
         "checkpoint_every_steps": 1,
     }
@@ -87,7 +93,8 @@ def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
     tokenizer: Any,
 ) -> None:
     """As if the warm model had been saved, and loaded by another run."""
-    warm = make_trainer(tokenizer, algorithm=make_algorithm("grpo", kl=Kl(0.1)), steps=2)
+    algorithm = make_algorithm("grpo", kl=Kl(0.1))
+    warm = make_trainer(tokenizer, algorithm=algorithm, steps=2)
     seen: list[Any] = []
     step = warm.train_step
 
@@ -104,9 +111,99 @@ def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
         algorithm=make_algorithm("grpo", kl=Kl(0.1)),
         steps=2,
         warmup=None,
+        scale_by_teaching=True,
     )
     loaded.train()
     assert all(map(torch.equal, weights(warm), weights(loaded)))
+
+
+class SomeLetters(Door):
+    """Episodes of two of three rows may differ; those of the last one never do."""
+
+    def reward(self, episode: Any) -> float:
+        if self.row["prompt"] == ROWS[-1]["prompt"]:
+            return 0.0
+        return super().reward(episode) + len(set(episode.answer)) / 100
+
+
+class Moves(Sees):
+    """Measures how far each step moves the weights, and what share of its episodes teach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainer: Any = None
+        self.before: list[torch.Tensor] = []
+        self.moved: list[float] = []
+        self.metrics: list[dict[str, float]] = []
+
+    def on_rollouts(self, step: int, done: int, total: int) -> None:
+        self.before = weights(self.trainer)
+
+    def on_step(self, step: int, metrics: Any, groups: Any) -> None:
+        now = weights(self.trainer)
+        squares = [(new - old).pow(2).sum() for new, old in zip(now, self.before, strict=True)]
+        self.moved.append(float(sum(squares)) ** 0.5)
+        self.metrics.append(dict(metrics))
+
+
+def moved_by_rl(tokenizer: Any, **settings: Any) -> Moves:
+    """Two steps of RL at a learning rate of 1e-3, of which each has an episode in three rows."""
+    moves = Moves()
+    given = {"environment": SomeLetters, "rows_per_step": 3, "group_size": 4, "steps": 2}
+    given |= {"learning_rate": 1e-3, "observer": moves, "deterministic": True}
+    moves.trainer = make_trainer(tokenizer, **(given | settings))
+    moves.trainer.train()
+    return moves
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "torch.optim:Adafactor", "torch.optim:RMSprop"])
+def test_a_step_of_rl_is_as_long_as_its_batch_teaches(optimizer: Any, tokenizer: Any) -> None:
+    """An optimizer without moments makes steps of one length, however little a batch teaches."""
+    scaled = moved_by_rl(tokenizer, optimizer=optimizer)
+    whole = moved_by_rl(tokenizer, optimizer=optimizer, scale_by_teaching=False)
+    share = scaled.metrics[0]["advantage/episodes"]
+    assert 0 < share < 1 and whole.metrics[0]["advantage/episodes"] == share
+    assert scaled.moved[0] == pytest.approx(share * whole.moved[0], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scales"),
+    [
+        ({}, True),
+        ({"scale_by_teaching": False}, False),
+        ({"warmup": None}, False),
+        ({"warmup": None, "scale_by_teaching": True}, True),
+        ({"algorithm": make_algorithm("grpo", kl=Kl(0.1), entropy_bonus=0.01)}, True),
+    ],
+    ids=["after a warm-up", "turned off", "without one", "turned on", "with a divergence"],
+)
+def test_the_learning_rate_tells_whether_it_is_scaled(
+    settings: dict[str, Any], scales: bool, tokenizer: Any
+) -> None:
+    for metrics in moved_by_rl(tokenizer, **settings).metrics:
+        share = metrics["advantage/episodes"] if scales else 1.0
+        assert metrics["learning_rate"] == pytest.approx(1e-3 * share)
+
+
+def test_demonstrations_teach_in_every_step(tokenizer: Any) -> None:
+    algorithm = make_algorithm("grpo", demonstration_weight=0.5)
+    for metrics in moved_by_rl(tokenizer, algorithm=algorithm).metrics:
+        share = (12 * metrics["advantage/episodes"] + 2) / (12 + 2)  # one row has no solution
+        assert metrics["learning_rate"] == pytest.approx(1e-3 * share)
+
+
+def test_the_learning_rate_grows_again_after_a_warm_up(tokenizer: Any, tmp_path: Path) -> None:
+    make_trainer(
+        tokenizer,
+        environment=SomeLetters,
+        group_size=8,
+        steps=2,
+        warmup_steps=3,
+        output_dir=tmp_path / "run",
+    ).train()
+    found = [line for line in lines(tmp_path / "run") if "learning_rate" in line]
+    rates = [line["learning_rate"] / line["advantage/episodes"] for line in found]
+    assert rates == pytest.approx([3e-3 / 4, 3e-3 / 2])
 
 
 def test_the_reference_of_adapters_is_the_warm_model_too(tokenizer: Any, tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import gymnasium
 
 from gymnast.envs import Environment, can_solve
 from gymnast.envs.mixture import members_of
-from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.base.observer import Advice, EvaluatedPolicy
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.reporting.advice.cases import Facts, advise
-from gymnast.trainers.reporting.advice.history import History
+from gymnast.trainers.reporting.advice.history import History, SeenEvaluation
 from gymnast.trainers.reporting.advice.seen import see
+from gymnast.trainers.reporting.advice.sudden_falls import Remedy
 from gymnast.types import Sampling, Trajectory
 from gymnast.visible import visible_logger
 
@@ -49,6 +50,12 @@ def without_solve(make_env: Callable[[], gymnasium.Env[Any, Any]]) -> str:
         env.close()
 
 
+def _remedy(learning: LearnerSettings, run: str | None) -> Remedy:
+    adapters = learning.adapter_learning_rate is not None
+    name = "trainer.adapter_learning_rate" if adapters else "trainer.learning_rate"
+    return Remedy(name, learning.rate_of_adapters, learning.warmup_steps, run)
+
+
 class Advisor:
     """What was seen of a run, and what was said about it; a part of the run's state.
 
@@ -58,6 +65,7 @@ class Advisor:
         learning: Its optimizer's settings.
         evaluation: Its evaluations' settings.
         warmup_steps: How many steps its warm-up has; 0: there is none.
+        run: The run's folder, if its best weights are kept there.
 
     Attributes:
         facts: What it knows of the run besides its steps.
@@ -71,11 +79,14 @@ class Advisor:
         learning: LearnerSettings,
         evaluation: EvaluationSettings,
         warmup_steps: int = 0,
+        *,
+        run: str | None = None,
     ) -> None:
         unsolved = cache(partial(without_solve, make_env))
         self.facts = Facts(
             *(unsolved, learning.max_grad_norm, sampling.max_new_tokens, evaluation.pass_reward),
             warmup_steps,
+            _remedy(learning, run),
         )
         self._history = History()
         self._held: dict[str, int] = {}  # the last step after which each cause that was said held
@@ -93,6 +104,21 @@ class Advisor:
             groups: Its episodes.
         """
         self._history.add(see(step, metrics, groups, self.facts.max_new_tokens))
+        return self._advise(step)
+
+    def see_evaluation(
+        self, evaluated: EvaluatedPolicy, metrics: Mapping[str, float]
+    ) -> list[Advice]:
+        """Look at an evaluation; returns what is to be said after it.
+
+        Args:
+            evaluated: Its policy.
+            metrics: Named `eval/...`.
+        """
+        self._history.add_evaluation(SeenEvaluation.of(evaluated, metrics))
+        return self._advise(evaluated.step)
+
+    def _advise(self, step: int) -> list[Advice]:
         self.standing = advise(self._history, self.facts)
         self._new = [
             advice

@@ -13,6 +13,7 @@ from gymnast.trainers.base.observer import SOLVED, Advice
 from gymnast.trainers.reporting.advice.history import History, mean, rises
 from gymnast.trainers.reporting.advice.numbers import NEARLY, falls, optimisation
 from gymnast.trainers.reporting.advice.seen import SeenStep
+from gymnast.trainers.reporting.advice.sudden_falls import NO_REMEDY, Remedy, sudden_falls
 from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
 
 # Calls or episodes of which so many go wrong in one way have it as their main trouble.
@@ -34,6 +35,7 @@ class Facts:
         max_new_tokens: How many a turn may have.
         pass_reward: An episode passes when its reward reaches this.
         warmup_steps: How many steps the run's warm-up has; 0: there is none.
+        remedy: What to do about a reward that falls at once.
     """
 
     unsolved: Callable[[], str]
@@ -41,6 +43,7 @@ class Facts:
     max_new_tokens: int
     pass_reward: float = 1.0
     warmup_steps: int = 0
+    remedy: Remedy = NO_REMEDY
 
 
 Case = Callable[[History, Facts], tuple[str, str] | None]
@@ -53,15 +56,17 @@ def advise(history: History, facts: Facts) -> list[Advice]:
         history: Of the run.
         facts: About it.
     """
+    step = history.recent[-1].number if history.recent else 0
+    sudden = sudden_falls(history, facts.remedy)
     if not history.latest:
-        return []
+        return [Advice(step, cause, text, PAGE) for cause, text in sudden]
     solved = mean("reward/mean", history.latest) >= NEARLY * facts.pass_reward
     found = [] if solved else [said for case in CALLS if (said := case(history, facts))]
     if not found and (said := no_spread(history, facts)):  # what explains it says more
         found.append(said)
     found += optimisation(history, facts.max_grad_norm)
     found += falls(history, facts.pass_reward)
-    step = history.recent[-1].number
+    found += sudden
     return [Advice(step, cause, text, PAGE) for cause, text in found]
 
 

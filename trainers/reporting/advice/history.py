@@ -2,10 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gymnast.trainers.base.observer import EvaluatedPolicy
+from gymnast.trainers.evaluation.estimates import student_t
 from gymnast.trainers.reporting.advice.seen import SeenStep
 
 # Steps whose mean stands for how a run began, and for how it does now: fewer are noise.
@@ -17,6 +19,36 @@ WARM_UP = "warm up (warmup: {demonstrations: solve, steps: 20})"
 LATEST = 2
 
 
+@dataclass(frozen=True)
+class SeenEvaluation(EvaluatedPolicy):
+    """An evaluation.
+
+    Attributes:
+        error: The standard error of its mean reward, from how rows differ.
+        std: The standard deviation of an episode's reward.
+        rows: The number of its rows.
+    """
+
+    error: float = math.inf
+    std: float = 0.0
+    rows: int = 0
+
+    @staticmethod
+    def of(evaluated: EvaluatedPolicy, metrics: Mapping[str, float]) -> "SeenEvaluation":
+        """What is remembered of an evaluation.
+
+        Args:
+            evaluated: Its policy.
+            metrics: Named `eval/...`.
+        """
+        rows = int(metrics.get("eval/rows", 0))
+        error = math.inf
+        if rows > 1:
+            error = (metrics["eval/reward/high"] - evaluated.reward) / student_t(rows - 1)
+        std = metrics.get("eval/reward/std", 0.0)
+        return SeenEvaluation(**asdict(evaluated), error=error, std=std, rows=rows)
+
+
 @dataclass
 class History:
     """What is remembered of a run.
@@ -24,16 +56,26 @@ class History:
     Attributes:
         beginning: The first steps, `A_FEW` at most.
         recent: The latest, `MANY` at most.
+        best: The evaluation with the highest mean reward; of equal ones the first.
+        last: The last evaluation.
     """
 
     beginning: list[SeenStep] = field(default_factory=list)
     recent: list[SeenStep] = field(default_factory=list)
+    best: SeenEvaluation | None = None
+    last: SeenEvaluation | None = None
 
     def add(self, step: SeenStep) -> None:
         """Remember a step."""
         if len(self.beginning) < A_FEW:
             self.beginning.append(step)
         self.recent = [*self.recent, step][-MANY:]
+
+    def add_evaluation(self, evaluation: SeenEvaluation) -> None:
+        """Remember an evaluation."""
+        if self.best is None or evaluation.reward > self.best.reward:
+            self.best = evaluation
+        self.last = evaluation
 
     @property
     def latest(self) -> list[SeenStep]:
@@ -65,12 +107,20 @@ class History:
         return {
             "beginning": [step.to_dict() for step in self.beginning],
             "recent": [step.to_dict() for step in self.recent],
+            "best": None if self.best is None else asdict(self.best),
+            "last": None if self.last is None else asdict(self.last),
         }
 
     @staticmethod
     def from_dict(kept: dict[str, Any]) -> "History":
         """What `to_dict` returned, as it was."""
-        return History(*([SeenStep.from_dict(s) for s in kept[n]] for n in ("beginning", "recent")))
+        best, last = kept.get("best"), kept.get("last")  # earlier versions kept neither
+        return History(
+            [SeenStep.from_dict(step) for step in kept["beginning"]],
+            [SeenStep.from_dict(step) for step in kept["recent"]],
+            None if best is None else SeenEvaluation(**best),
+            None if last is None else SeenEvaluation(**last),
+        )
 
 
 @dataclass

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean, variance
 from typing import Any
 
 from gymnast.trainers.reporting.advice.failed_calls import (
@@ -70,6 +71,8 @@ class SeenStep:
         cut: How many episodes a limit cut, by the setting that sets it.
         episodes: How many there were.
         best: The highest reward of an episode; None where none has one.
+        group_rewards: The mean reward of each row.
+        group_noise: The variance of such a mean that the episodes of a row explain.
     """
 
     number: int
@@ -81,6 +84,8 @@ class SeenStep:
     cut: Mapping[str, int] = field(default_factory=dict)
     episodes: int = 0
     best: float | None = None
+    group_rewards: Sequence[float] = ()
+    group_noise: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As a run's state keeps it."""
@@ -103,6 +108,8 @@ def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_token
         max_new_tokens: Of a turn.
     """
     episodes = [trajectory for group in groups for trajectory in group]
+    rewards = [[each.reward for each in group if not each.no_reward] for group in groups]
+    rewards = [group for group in rewards if group]
     failed: dict[str, list[FailedCall]] = {}
     for episode in episodes:
         for call in failed_calls(episode):
@@ -119,7 +126,15 @@ def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_token
         cut=dict(limits),
         episodes=len(episodes),
         best=max((each.reward for each in episodes if not each.no_reward), default=None),
+        group_rewards=[fmean(group) for group in rewards],
+        group_noise=_noise(rewards),
     )
+
+
+def _noise(rewards: Sequence[Sequence[float]]) -> float:
+    """The variance of a group's mean reward if its episodes were all that differed."""
+    found = [variance(group) / len(group) for group in rewards if len(group) > 1]
+    return fmean(found) if found else 0.0
 
 
 def _commonest(failed: Sequence[FailedCall]) -> Failures:
