@@ -152,7 +152,7 @@ def _checked(environment: Environment) -> CheckReport:
         offered,
         tuple(odd),
         compared,
-        missed,
+        tuple(missed),
     )
 
 

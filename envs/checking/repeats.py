@@ -498,7 +498,8 @@ def _is_outside(env: Environment, name: str) -> bool:
     """Return True if what runs a tool's calls is a server or a sandbox, not the author's code."""
     cls = type(env)
     tool = env.tool_definitions.get(name)
-    function = getattr(cls, name, None) if name in cls._class_tools else tool and tool.function
+    own = name in cls._class_tools
+    function: Any = getattr(cls, name, None) if own else tool and tool.function
     if function is not None:
         modules = [inspect.unwrap(function).__module__]
     else:

@@ -156,7 +156,11 @@ def saved_as(kind: str, rows: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
 def test_conversations_are_played_without_their_answers(kind: str, folder: Path) -> None:
     """Whatever a table adds to calls and schemas, an episode is that of the rows written."""
-    given = [{"city": "Paris", "at": {"x": 1}}, {"a": 1, "b": [{"c": 2}, {"d": 3}]}, {"a": 2}]
+    given: list[dict[str, Any]] = [
+        {"city": "Paris", "at": {"x": 1}},
+        {"a": 1, "b": [{"c": 2}, {"d": 3}]},
+        {"a": 2},
+    ]
     schemas = [
         {"name": "add", "parameters": {"type": "object", "properties": {name: {"type": "integer"}}}}
         for name in ("a", "b", "c")
