@@ -28,7 +28,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SHORT = ("trainer.steps=1", "trainer.rows_per_step=1", "evaluation.rows=8")
 # A wait policy of the user's wins, so this is what torch does by itself.
-POLICIES = {"sleeping (the command's)": {}, "spinning (OpenMP's)": {"GOMP_SPINCOUNT": "300000"}}
+POLICIES = {
+    "sleeping soon (the command's)": {},
+    "spinning (OpenMP's)": {"GOMP_SPINCOUNT": "300000"},
+}
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
