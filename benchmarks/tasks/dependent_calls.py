@@ -4,7 +4,7 @@ What the calls return is drawn for each row and stands in no prompt, so that no 
 learned by heart.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class Chest(Environment):
             "number": int(rng.integers(10**9)),
         }
 
-    def setup(self, row: dict[str, Any]) -> None:
+    def setup(self, row: Mapping[str, Any]) -> None:
         """Leave everything untouched."""
         self.read = self.taken = self.opened = False
 
@@ -73,7 +73,7 @@ class Chest(Environment):
         words = episode.answer.lower().rstrip(".").split()
         return float(self.opened and self.row["gem"] in words)
 
-    def solve(self, row: dict[str, Any]) -> Solution:
+    def solve(self, row: Mapping[str, Any]) -> Solution:
         """Follow the note to the key and the key to the chest."""
         [metal] = yield call("read_note", room=row["room"])
         [animal] = yield call("take_key", metal=metal["content"])
@@ -96,7 +96,7 @@ class Courier(Environment):
             "number": int(rng.integers(10**9)),
         }
 
-    def setup(self, row: dict[str, Any]) -> None:
+    def setup(self, row: Mapping[str, Any]) -> None:
         """Begin without having looked up anything."""
         self.known: set[str] = set()
 
@@ -129,7 +129,7 @@ class Courier(Environment):
         words = episode.answer.rstrip(".").split()
         return float("fee" in self.known and str(self.row["fee"]) in words)
 
-    def solve(self, row: dict[str, Any]) -> Solution:
+    def solve(self, row: Mapping[str, Any]) -> Solution:
         """Look up the city, the zone and the fee."""
         [city] = yield call("city_of", person=row["person"])
         [zone] = yield call("zone_of", city=city["content"])
