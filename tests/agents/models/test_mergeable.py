@@ -22,6 +22,7 @@ from gymnast.agents.loading.adapters import adapter_settings, with_adapters
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.copies import copied, take_weights
+from gymnast.agents.models.double_precision import in_float64
 from gymnast.agents.models.mergeable import untie
 from gymnast.agents.models.merging import save_merged
 from gymnast.errors import ModelError
@@ -32,6 +33,9 @@ IDS = torch.tensor([[3, 17, 42, 8, 5, 60, 33, 9]])
 SCALED = ["gemma3_text", "granite", "cohere2", "biogpt"]  # embeddings or logits
 EACH_KIND = [*SCALED, "llama", "gpt2", "gemma3n_text", "phi", "qwen3_5_text", "qwen3_moe", "zamba2"]
 TARGETS = ["all-linear", "embedding", "head", "both", "DoRA of the head", "rsLoRA of both"]
+# peft renames the adapters of their shared experts as if they were those of stacked ones, and so
+# does not find them in a saved file; it warns.
+LOST_BY_PEFT = {"laguna", "inkling2_text"}
 BESIDE = ["the embedding", "the head", "both", "both as one", "tokens", "tokens of the head"]
 
 
@@ -88,6 +92,14 @@ def differ(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return ((ours - theirs).abs().max() / ours.abs().max()).item()
 
 
+def compute_same(ours: Any, theirs: Any) -> bool:
+    """Two models have the same logits, computed in float32 or, against its rounding, in float64."""
+    if differ(logits(ours), logits(theirs)) < EXACT:
+        return True
+    with in_float64(ours), in_float64(theirs):
+        return differ(logits(ours), logits(theirs)) < EXACT
+
+
 def check_every_way(base: Any, lora: dict[str, Any], folder: Path) -> None:
     model = adapted(base, lora)
     expected = logits(model)
@@ -137,10 +149,14 @@ def try_family(family: str, folder: Path) -> None:
         tried += 1
         save_merged(model, folder / target)
         saved = AutoModelForCausalLM.from_pretrained(folder / target).eval()
-        assert differ(logits(model), logits(saved)) < EXACT, target
+        assert compute_same(model, saved), target
         model.save_pretrained(folder / "adapters")
+        if family in LOST_BY_PEFT and target in ("all-linear", "beside: tokens"):
+            with pytest.warns(UserWarning, match="missing adapter keys"):
+                PeftModel.from_pretrained(copy.deepcopy(base), folder / "adapters")
+            continue
         around: Any = PeftModel.from_pretrained(copy.deepcopy(base), folder / "adapters").eval()
-        assert differ(logits(model), logits(around)) < EXACT, target
+        assert compute_same(model, around), target
     assert tried
 
 
