@@ -67,6 +67,7 @@ class BestPolicy:
         self._path = folder.path / BEST if folder is not None and keep else None
         self._accelerator, self._model, self._tokenizer = accelerator, model, tokenizer
         self.reserved = 0
+        self._checked = False
         self.best: EvaluatedPolicy | None = None
         self.latest: EvaluatedPolicy | None = None
 
@@ -114,7 +115,10 @@ class BestPolicy:
                 self._check_room(path)
                 with written_aside(path) as aside:
                     save_adapters(self._model, aside / ADAPTERS)
-                    save_model(self._model, self._tokenizer, aside / MODEL)
+                    # Later ones are written in the same way, and the last model is compared again.
+                    check = not self._checked
+                    save_model(self._model, self._tokenizer, aside / MODEL, check=check)
+                    self._checked = True
                     (aside / RECORD).write_text(json.dumps(asdict(evaluated)))
             except DiskFull as error:
                 logger.warning(

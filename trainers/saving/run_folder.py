@@ -158,8 +158,14 @@ def is_over(path: Path) -> bool:
 OVER = "holds a run that has ended, and its checkpoints are gone; name another folder"
 
 
-def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
+def save_model(model: Any, tokenizer: Any, folder: str | Path, *, check: bool = True) -> None:
     """Save a model so that plain Transformers loads it, with adapters merged into its weights.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+        tokenizer: The model's.
+        folder: Where it is saved.
+        check: Compare its logits with those of the model in memory, which takes some seconds.
 
     Raises:
         DiskFull: There is no room for it; what was there before is untouched.
@@ -172,7 +178,8 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
         no_progress_bars(),
     ):
         save_merged(model, temporary)
-        check_saved_model(model, temporary, folder)
+        if check:
+            check_saved_model(model, temporary, folder)
         tokenizer.save_pretrained(temporary)
 
 
