@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 NAME = r"(?<![\w./\\-])gymnast(?![\w./-])"
 REQUIREMENT = re.compile(rf"{NAME}(?:\\?\[|\s*[=~<>!]=|\s*@\s*(?:git|https?|file|\{{|\$))")
 COMMAND = re.compile(
-    r"\b(?:pip3?|pipx|uvx?|poetry|pdm|conda|mamba|rye)\b[^\n;&|]*?[ \t]['\"]?"
+    r"\b(?:pip3?|pipx|uvx?|poetry|pdm|conda|mamba|rye)\b(?! uninstall)[^\n;&|]*?[ \t]['\"]?"
     rf"{NAME}['\"]?(?:[\s`'\")]|$)"
 )
 PROJECT = re.compile(r"\bpypi\.org/(?:project|simple)/gymnast(?![\w.-])")
@@ -49,6 +49,7 @@ def test_ways_to_install_the_other_project_are_found(text: str) -> None:
     "text",
     [
         "pip install 'gymnast-rl[vllm]'",
+        "pip uninstall gymnast",
         "pip install -c constraints.txt -e '.[lora,demo]' && gymnast train run.yaml",
         "pip install 'path/to/gymnast[demo,lora]'",
         "pip install './gymnast_rl-0.1.0-py3-none-any.whl[lora,demo]'",

@@ -504,7 +504,8 @@ def _is_outside(env: Environment, name: str) -> bool:
         modules = [inspect.unwrap(function).__module__]
     else:
         modules = [each.call_tool.__module__ for each in (cls, *classes_of(cls))]
-    return any(module.startswith(_OUTSIDE) for module in modules)
+    # Code that was typed at a prompt may have no module.
+    return any((module or "").startswith(_OUTSIDE) for module in modules)
 
 
 def _is_program_of_gymnasts(env: Environment) -> bool:
