@@ -127,7 +127,7 @@ def install(python: str, wheels: list[Path], env: dict[str, str]) -> str:
     pip += ["--root-user-action=ignore", "--find-links", str(WHEELS)]
     _run([*pip, *map(str, wheels)], env)
     # Those of a Gymnast that was installed before have the same version.
-    gymnast = [str(wheel) for wheel in wheels if wheel.name.startswith("gymnast-")]
+    gymnast = [str(wheel) for wheel in wheels if wheel.name.startswith("gymnast_rl-")]
     _run([*pip, "--force-reinstall", "--no-deps", *gymnast], env)
     return own
 

@@ -56,7 +56,7 @@ def build_gymnast(folder: Path) -> Path:
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, copied)
         _pip("wheel", "--no-deps", "--wheel-dir", str(folder), copied)
-    (wheel,) = folder.glob("gymnast-*.whl")
+    (wheel,) = folder.glob("gymnast_rl-*.whl")
     return wheel
 
 
