@@ -124,7 +124,8 @@ class BestPolicy:
                 logger.warning(
                     "evaluation.keep_best: the best weights so far, %s, are not kept: %s, or set "
                     "evaluation.keep_best to false",
-                    *(evaluated.when, error),
+                    evaluated.when,
+                    error,
                 )
                 return False
             return True
