@@ -17,7 +17,9 @@ from typing import Any, Literal
 import torch
 
 from gymnast.agents.caches.own_forward import OwnForward
-from gymnast.agents.engine.engine import Engine, Request
+from gymnast.agents.engine.engine import Engine
+from gymnast.agents.engine.request import Request
+from gymnast.agents.engine.rows_executor import RowsExecutor
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.agents.engine.thread import EngineThread
 from gymnast.agents.loading.vocabulary import unused_ids_of
@@ -162,15 +164,15 @@ class TransformersAgent:
                 "two tokens. Give more."
             )
         self.path = "packed"
-        self.context_length = min(self.context_length, budget // token_bytes)
-        return Engine(
+        executor = RowsExecutor(
             self.model,
-            max_batch=max_batch,
+            max_rows=max_batch,
             budget_tokens=budget // token_bytes,
-            prefill_tokens=prefill_tokens,
             routers=routers,
             unused_ids=self.unused_ids,
         )
+        self.context_length = min(self.context_length, executor.context_length)
+        return Engine(executor, prefill_tokens=prefill_tokens)
 
     @property
     def version(self) -> int:

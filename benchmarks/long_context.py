@@ -67,7 +67,9 @@ def search(length: int) -> Callable[[], object]:
     cache.tokens = np.stack([_ids(length) if i % 2 else _ids(length, i + 1) for i in range(32)])
     cache.tokens[1::4, length // 2 :] += 1
     cache.capacity = length
-    cache.rows = [Row(i, Prefix(i, 0), length, length) for i in range(32)]
+    cache.rows = [
+        Row(index=i, prefix=Prefix(i, 0), length=length, computed=length) for i in range(32)
+    ]
     return lambda: cache.longest_prefix(np.array(ids))
 
 

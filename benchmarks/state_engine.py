@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from gymnast.agents.caches.own_forward import OwnForward
-from gymnast.agents.engine.engine import Request
+from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.types import Completion, Sampling
 from model_contract import tokens

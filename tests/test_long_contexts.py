@@ -48,7 +48,9 @@ def cache_of(contexts: list[list[int]]) -> KVCache:
     cache.tokens = np.full((len(contexts), cache.capacity), -1, dtype=np.int64)
     for index, context in enumerate(contexts):
         cache.tokens[index, : len(context)] = context
-        cache.rows.append(Row(index, Prefix(index, 0), len(context), len(context)))
+        cache.rows.append(
+            Row(index=index, prefix=Prefix(index, 0), length=len(context), computed=len(context))
+        )
     return cache
 
 

@@ -19,6 +19,8 @@ from itertools import count
 import numpy as np
 import torch
 
+from gymnast.agents.engine import executor
+
 FIRST_CAPACITY, FIRST_ROWS = 256, 8  # growing copies the whole cache
 # The share of another row's prefix from which on a row counts as having it. Decoding reads a common
 # prefix once, so a short common start must not displace the longer one of a group.
@@ -40,14 +42,12 @@ class Prefix:
     length: int
 
 
-@dataclass(eq=False)
-class Row:
-    """One row's state: the context it was given, and how much of it is computed."""
+@dataclass(eq=False, kw_only=True)
+class Row(executor.Row):
+    """One row of the cache: the context it was given, and how much of it is computed."""
 
     index: int
     prefix: Prefix
-    length: int = 0  # tokens of the context, known or being computed
-    computed: int = 0  # of these, how many have keys and values
     reserved: int = 0  # how long the request may make it
     busy: bool = False
     stale: bool = False  # computed, in part at least, with weights that have changed since
@@ -157,13 +157,12 @@ class KVCache:
         return row
 
     def append(self, row: Row, token: int) -> None:
-        """Extend a row's context by a sampled token; its keys come with the next step."""
-        self.tokens[row.index, row.length] = token
-        row.length += 1
+        """Set the last token of a row, which was sampled; its keys come with the next step."""
+        self.tokens[row.index, row.length - 1] = token
 
     def release(self, row: Row) -> None:
         """End the row's request. What is computed stays for the next one."""
-        row.busy = False
+        row.busy, row.request = False, None
         row.length = row.computed = 0 if row.stale else row.computed
         row.stale = False
         row.used = next(self._clock)
@@ -238,7 +237,7 @@ class KVCache:
                     after[new, :, :width] = before[index, :, :width]
                 store[layer] = after
         self.tokens, self.capacity = tokens, capacity
-        rows += [Row(index, Prefix(0, 0)) for index in range(len(rows), held)]
+        rows += [Row(index=index, prefix=Prefix(0, 0)) for index in range(len(rows), held)]
         self.rows = rows
         for index, row in enumerate(rows):
             row.index = index

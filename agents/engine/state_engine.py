@@ -16,7 +16,8 @@ import torch
 
 from gymnast.agents.caches.continuation import Continuation
 from gymnast.agents.caches.own_forward import OwnForward
-from gymnast.agents.engine.engine import WORTH_WAITING_FOR, Request
+from gymnast.agents.engine.engine import WORTH_WAITING_FOR
+from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.sampling import as_unused, sample
 from gymnast.agents.engine.state_passes import Progress, StatePasses
 from gymnast.agents.engine.state_store import State, StateStore, begins_with, shared_length

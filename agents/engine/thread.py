@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gymnast.agents.engine.cpu import release_team
-from gymnast.agents.engine.engine import Engine, Request
+from gymnast.agents.engine.engine import Engine
+from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.errors import InfrastructureError
 
@@ -97,7 +98,7 @@ class EngineThread:
                 stale, self._stale = self._stale, False
                 self._stepping = True
             if stale:
-                engine.cache.clear()
+                engine.forget()
             try:
                 engine.step()
             except Exception as error:

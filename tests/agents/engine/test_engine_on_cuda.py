@@ -13,7 +13,9 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from fake_cuda import fake_cuda, moved, waits
-from gymnast.agents.engine.engine import Engine, Request
+from gymnast.agents.engine.engine import Engine
+from gymnast.agents.engine.request import Request
+from gymnast.agents.engine.rows_executor import RowsExecutor
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Completion, Sampling
 
@@ -45,7 +47,8 @@ def test_a_step_waits_for_the_device_once(kind: str, dtype: torch.dtype) -> None
     contexts = [list(range(1, 40)), list(range(1, 45)), list(range(9, 30))]
     futures: list[Future[Completion]] = [Future() for _ in contexts]
     with fake_cuda():
-        engine = Engine(moved(model), max_batch=4, budget_tokens=4096, prefill_tokens=64)
+        executor = RowsExecutor(moved(model), max_rows=4, budget_tokens=4096)
+        engine = Engine(executor, prefill_tokens=64)
         for context, future in zip(contexts, futures, strict=True):
             engine.waiting.append(Request(context, SAMPLING, future, limit=100))
         steps = 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.caches.parts import nbytes
-from gymnast.agents.engine.engine import Request
+from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.types import Completion, Sampling
 from model_contract import check_turn, tokens

@@ -14,7 +14,7 @@ import torch
 from gymnast.agents import TransformersAgent
 from gymnast.agents.caches.continuation import Continuation
 from gymnast.agents.caches.own_forward import OwnForward
-from gymnast.agents.engine.engine import Request
+from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.errors import InfrastructureError, ModelError, UsageError
 from gymnast.types import Completion, Sampling

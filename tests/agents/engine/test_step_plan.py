@@ -135,7 +135,7 @@ def test_every_row_attends_in_one_run_and_shares_only_what_is_its_own(
 ) -> None:
     prefixes = [Prefix(number + 1, length) for number, length in enumerate(lengths)]
     rows = [
-        Row(place, prefixes[which], computed=prefixes[which].length + more)
+        Row(index=place, prefix=prefixes[which], computed=prefixes[which].length + more)
         for (which, more), place in zip(made, places, strict=False)
     ]
     prefilled = min(prefilling, len(rows) - 1)
