@@ -1,8 +1,8 @@
 """Attention over keys and values that lie in pages: Triton kernels, and the same in plain torch.
 
 A page holds the keys (or values) of PAGE consecutive tokens, for each key head: a layer has
-`keys` [P, Hkv, PAGE, D] and `values` [P, Hkv, PAGE, Dv]. Key `t` of a row is slot `t % PAGE` of page
-`tables[row * table_width + t // PAGE]`. Page 0 is scratch: padding tokens write there.
+`keys` [P, Hkv, PAGE, D] and `values` [P, Hkv, PAGE, Dv]. Key `t` of a row is slot `t % PAGE` of
+page `tables[row * table_width + t // PAGE]`. Page 0 is scratch: padding tokens write there.
 
 A step packs N tokens, each with a row and a position; a token attends to the keys of its row up to
 its own position. The host divides this into *items*: some consecutive tokens, and a range of keys.
@@ -141,8 +141,7 @@ def attend_pages(
 
     tokens, heads, head_width = query.shape
     key_heads, value_width = keys.shape[1], values.shape[3]
-    if query.stride(2) != 1:
-        query = query.contiguous()
+    query = _with_adjacent_columns(query)
     out = query.new_zeros(tokens, heads, value_width)
     slots = max(1, work.slots)
     partials = query.new_empty(slots, heads, value_width, dtype=torch.float32)
@@ -221,7 +220,7 @@ def attend_pages_plain(
 ) -> torch.Tensor:
     """Attend as `attend_pages` does, in plain torch: static shapes, on any device.
 
-    Scores and weights are float32. Each token gathers the keys of its whole row, so memory is of N
+    Computes in float32, of float64 in that. Each token gathers the keys of its whole row, so memory is of N
     times `most_pages` pages.
 
     Args:
@@ -241,6 +240,7 @@ def attend_pages_plain(
     """
     tokens, heads, head_width = query.shape
     key_heads, value_width = keys.shape[1], values.shape[3]
+    computed = torch.promote_types(query.dtype, torch.float32)
     at = torch.arange(most_pages * PAGE, device=query.device)
     distance = positions[:, None] - at[None]  # [N, L]
     seen = distance >= 0
@@ -252,17 +252,17 @@ def attend_pages_plain(
     pages = pages.masked_fill(column * PAGE > positions[:, None], 0)
 
     def gather(held: torch.Tensor) -> torch.Tensor:
-        found = held[pages].transpose(1, 2).flatten(2, 3).float()  # [N, Hkv, L, D or Dv]
+        found = held[pages].transpose(1, 2).flatten(2, 3).to(computed)  # [N, Hkv, L, D or Dv]
         # What no token sees may be anything, NaN as well, which a weight of 0 does not hide.
         return found.masked_fill(~seen[:, None, :, None], 0.0)
 
-    folded = query.reshape(tokens, key_heads, -1, head_width).float()  # [N, Hkv, G, D]
+    folded = query.reshape(tokens, key_heads, -1, head_width).to(computed)  # [N, Hkv, G, D]
     scores = folded @ gather(keys).transpose(2, 3) * settings.scale
     if settings.softcap is not None:
         scores = settings.softcap * torch.tanh(scores / settings.softcap)
     scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
     if settings.sinks is not None:
-        sinks = settings.sinks.float().view(1, key_heads, -1, 1).expand(tokens, -1, -1, -1)
+        sinks = settings.sinks.to(computed).view(1, key_heads, -1, 1).expand(tokens, -1, -1, -1)
         scores = torch.cat([scores, sinks], dim=3)
     weights = torch.softmax(scores, dim=3)[..., : at.shape[0]]
     return (weights @ gather(values)).view(tokens, heads, value_width).to(query.dtype)
@@ -278,19 +278,66 @@ def write_pages(
     rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """Write the keys and values of the packed tokens to their pages, in place.
+    """Write the keys and values of the packed tokens to their pages, in place, by one kernel.
 
     Args:
         key: [N, Hkv, D].
         value: [N, Hkv, Dv].
-        keys: [P, Hkv, PAGE, D].
+        keys: [P, Hkv, PAGE, D]; this and the next three as for `attend_pages`.
         values: [P, Hkv, PAGE, Dv].
-        tables: [R * W or more] int32: the pages of each row, row after row.
-        table_width: [1] int32: W.
+        tables: [R * W or more] int32.
+        table_width: [1] int32.
         rows: [N] int32: the row of each token.
         positions: [N] int32 or int64: the position of each token in its row.
     """
+    from gymnast.agents.engine import paged_kernels
+
+    tokens, key_heads, head_width = key.shape
+    value_width = value.shape[2]
+    key, value = _with_adjacent_columns(key), _with_adjacent_columns(value)
+    paged_kernels.write_tokens[(tokens, key_heads)](
+        key,
+        value,
+        keys,
+        values,
+        tables,
+        table_width,
+        rows,
+        positions,
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        values.stride(0),
+        values.stride(1),
+        WIDTH=head_width,
+        VALUE_WIDTH=value_width,
+        PADDED_WIDTH=padded(head_width),
+        PADDED_VALUE_WIDTH=padded(value_width),
+        PAGE=PAGE,
+        num_warps=1,
+    )
+
+
+def write_pages_plain(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    tables: torch.Tensor,
+    table_width: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """Write as `write_pages` does, in plain torch: static shapes, on any device."""
     positions = positions.long()
     pages = tables[rows.long() * table_width + positions // PAGE].long()
     keys[pages, :, positions % PAGE] = key
     values[pages, :, positions % PAGE] = value
+
+
+def _with_adjacent_columns(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, or a copy if the elements of its last dimension are not adjacent."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -197,3 +197,49 @@ def join_parts(
     mean = gathered / tl.where(total > 0, total, 1.0)
     place = (token * HEADS + head) * VALUE_WIDTH + column
     tl.store(out + place, mean.to(out.dtype.element_ty), mask=column < VALUE_WIDTH)
+
+
+@triton.jit
+def write_tokens(
+    key,  # [N, Hkv, D]
+    value,  # [N, Hkv, Dv]
+    keys,  # [P, Hkv, PAGE, D]
+    values,  # [P, Hkv, PAGE, Dv]
+    tables,  # [R * W] int32
+    table_width,  # [1] int32: W
+    rows,  # [N] int32
+    positions,  # [N] int32 or int64
+    key_token_stride,
+    key_head_stride,
+    value_token_stride,
+    value_head_stride,
+    keys_page_stride,
+    keys_head_stride,
+    values_page_stride,
+    values_head_stride,
+    WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
+    PADDED_WIDTH: tl.constexpr,
+    PADDED_VALUE_WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+):
+    """Write the key and the value of one token and one key head: the program (token, head)."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    position = tl.load(positions + token).to(tl.int32)
+    row = tl.load(rows + token).to(tl.int64)
+    page = tl.load(tables + row * tl.load(table_width) + position // PAGE).to(tl.int64)
+    slot = position % PAGE
+    column = tl.arange(0, PADDED_WIDTH)
+    written = tl.load(
+        key + token * key_token_stride + head * key_head_stride + column, mask=column < WIDTH
+    )
+    place = page * keys_page_stride + head * keys_head_stride + slot * WIDTH + column
+    tl.store(keys + place, written, mask=column < WIDTH)
+    column = tl.arange(0, PADDED_VALUE_WIDTH)
+    written = tl.load(
+        value + token * value_token_stride + head * value_head_stride + column,
+        mask=column < VALUE_WIDTH,
+    )
+    place = page * values_page_stride + head * values_head_stride + slot * VALUE_WIDTH + column
+    tl.store(values + place, written, mask=column < VALUE_WIDTH)
