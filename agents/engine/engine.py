@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gymnast.agents.engine.kv_cache import KVCache, Row
-from gymnast.agents.engine.sampling import Draw, as_unused, sample
+from gymnast.agents.engine.sampling import Draw, as_unused, sample, seed_of
 from gymnast.agents.engine.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.agents.models.attention import planned
 from gymnast.agents.models.routing import Routers
@@ -35,7 +35,7 @@ class Request:
     sampling: Sampling
     future: "Future[Completion]"
     limit: int  # tokens that fit after the context
-    draw: Draw = field(init=False)
+    seed: int = field(init=False)  # 64 bits
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     waited_s: float = 0.0
@@ -47,13 +47,18 @@ class Request:
 
     def __post_init__(self) -> None:
         self.context_ids = np.array(self.context, dtype=np.int64)
-        self.draw = Draw(self.sampling)
+        self.seed = seed_of(self.sampling)
         self.stop_ids = frozenset(self.sampling.stop_ids)
         self.arrived = time.perf_counter()
 
     def begin(self) -> None:
         """Note that the model is about to compute for it."""
         self.waited_s = time.perf_counter() - self.arrived
+
+    @property
+    def draw(self) -> Draw:
+        """How its next token is sampled."""
+        return Draw(self.sampling, self.seed, len(self.ids))
 
     @property
     def tokens(self) -> list[int]:
