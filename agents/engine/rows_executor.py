@@ -153,7 +153,10 @@ class RowsExecutor:
         if not requests:
             return []
         draws = [request.draw for request in requests]
-        contexts = [request.tokens if request.draw.reads_context else [] for request in requests]
+        contexts = [
+            request.tokens if draw.reads_context else []
+            for request, draw in zip(requests, draws, strict=True)
+        ]
         ids, logprobs = sample(logits, draws, contexts, self._unused)
         return [
             Sampled(row, [token], [logprob])

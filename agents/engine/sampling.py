@@ -1,70 +1,341 @@
-"""Choose the next token of every row, and say how likely it was.
+"""Choose the next token of every row, and compute its log-probability.
 
-Filters (top-k, top-p, min-p, repetition penalty) are Transformers' own. Each request brings its
-own random numbers, so what it samples depends on its logits and its seed, not on its neighbours.
+Filters (top-k, top-p, min-p, repetition penalty) are those of Transformers' `generate`. The number
+that draws a token is a function of its request's seed and of its index in the completion, so a
+completion depends on its logits and its seed, not on its neighbours, preemption or the device.
+
+`choose` is a static step: it reads no value of a tensor and its shapes depend on those of its
+inputs alone, so a CUDA graph can capture it. An executor sends `RowSettings.pack` to the device in
+each step; `sample` does all of it for callers that read their tokens at once.
 """
 
+import hashlib
 import math
-from collections import defaultdict
+import operator
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch.nn import functional as F
-from transformers import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from gymnast.types import Sampling
 
+# Multipliers and Weyl constants of Philox4x32.
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+_LOW_WORD = np.uint64(0xFFFFFFFF)
+_WORD_BITS = np.uint64(32)
+
+# Divisors of logits: a smaller one overflows float32, a larger one turns -inf into NaN.
+_SMALLEST, _LARGEST = 1e-30, 1e30
+
+
+# --- Random numbers
+
+
+def philox4x32(counter: Sequence[npt.ArrayLike], key: Sequence[npt.ArrayLike]) -> np.ndarray:
+    """Compute Philox4x32-10, a random function of a counter and a key.
+
+    From Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+
+    Args:
+        counter: Four 32-bit words, each a number or an array; they broadcast.
+        key: Two 32-bit words.
+
+    Returns:
+        Four random 32-bit words, uint64 [4, ...].
+    """
+    c0, c1, c2, c3, k0, k1 = np.broadcast_arrays(*(np.uint64(word) for word in (*counter, *key)))
+    for _ in range(10):
+        first, second = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        c0, c1 = (second >> _WORD_BITS) ^ c1 ^ k0, second & _LOW_WORD
+        c2, c3 = (first >> _WORD_BITS) ^ c3 ^ k1, first & _LOW_WORD
+        k0, k1 = (k0 + _WEYL[0]) & _LOW_WORD, (k1 + _WEYL[1]) & _LOW_WORD
+    return np.stack([c0, c1, c2, c3])
+
+
+def uniforms(seeds: npt.ArrayLike, indices: npt.ArrayLike) -> np.ndarray:
+    """Compute the uniform number that draws each token.
+
+    Args:
+        seeds: Of the completions, from `seed_of`; uint64.
+        indices: The number of tokens sampled before each in its completion; int64. Both
+            broadcast: `uniforms(seeds[:, None], indices[:, None] + np.arange(K))` gives the
+            numbers of the next K tokens, [S, K].
+
+    Returns:
+        Multiples of 2**-53 in [0, 1), float64.
+    """
+    key, counter = np.asarray(seeds, dtype=np.uint64), np.asarray(indices).astype(np.uint64)
+    low, high, _, _ = philox4x32(
+        (counter & _LOW_WORD, counter >> _WORD_BITS, 0, 0), (key & _LOW_WORD, key >> _WORD_BITS)
+    )
+    return ((high << _WORD_BITS | low) >> np.uint64(11)) * 2.0**-53
+
+
+def seed_of(sampling: Sampling) -> int:
+    """Return the 64-bit seed of a completion: fresh randomness where its settings name none.
+
+    Seeds from 0 to 2**64 - 1 stay as they are; any other integer is hashed.
+    """
+    if sampling.seed is None:
+        return secrets.randbits(64)
+    seed = operator.index(sampling.seed)
+    if 0 <= seed < 2**64:
+        return seed
+    signed = seed.to_bytes(seed.bit_length() // 8 + 1, "little", signed=True)
+    return int.from_bytes(hashlib.blake2b(signed, digest_size=8).digest(), "little")
+
+
+# --- Settings
+
+
+class Filters(NamedTuple):
+    """Optional parts of a step; a CUDA graph is captured for each combination in use.
+
+    Attributes:
+        filtered: Some row has a top-k, top-p or min-p.
+        penalised: Some row has a repetition penalty, so `choose` needs the tokens seen.
+    """
+
+    filtered: bool
+    penalised: bool
+
+
+def filters_in(samplings: Sequence[Sampling]) -> Filters:
+    """Return the optional parts that a step of these rows needs."""
+    return Filters(
+        filtered=any(
+            sampling.temperature > 0
+            and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
+            for sampling in samplings
+        ),
+        penalised=any(sampling.repetition_penalty != 1 for sampling in samplings),
+    )
+
+
+class RowSettings(NamedTuple):
+    """Settings of the rows of one step: tensors of float64 [S].
+
+    Attributes:
+        temperature: 0 takes the most likely token.
+        top_k: 0 keeps all.
+        top_p: 1 keeps all.
+        min_p: 0 keeps all.
+        repetition_penalty: 1 changes nothing.
+        points: The uniform numbers of `uniforms`, which float32 would round to 1.
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    repetition_penalty: torch.Tensor
+    points: torch.Tensor
+
+    @classmethod
+    def unpack(cls, packed: torch.Tensor) -> "RowSettings":
+        """Return views of the rows of a packed array, float64 [6, S], on any device."""
+        return cls(*packed.unbind())
+
+    @staticmethod
+    def pack(
+        samplings: Sequence[Sampling], points: np.ndarray, size: int | None = None
+    ) -> np.ndarray:
+        """Put the settings of a step into one array, for one transfer to the device.
+
+        Args:
+            samplings: Of each row, S of them.
+            points: The uniform number of each row, [S].
+            size: Rows of the result; those after S are greedy and without filters. S by default.
+
+        Returns:
+            float64 [6, size]; its first five rows hold `settings_of`, the last one the points.
+        """
+        packed = np.empty((6, len(samplings) if size is None else size))
+        packed[:5] = np.array(settings_of(_GREEDY))[:, None]
+        packed[5] = 0.0
+        if samplings:
+            packed[:5, : len(samplings)] = np.array([settings_of(each) for each in samplings]).T
+            packed[5, : len(samplings)] = points
+        return packed
+
+
+_GREEDY = Sampling(temperature=0.0)
+
+
+def settings_of(sampling: Sampling) -> tuple[float, float, float, float, float]:
+    """Return one row's fields of `RowSettings`, without its point.
+
+    A greedy row draws nothing, so its filters are neutral.
+    """
+    penalty = min(max(float(sampling.repetition_penalty), _SMALLEST), _LARGEST)
+    if sampling.temperature == 0:
+        return 0.0, 0.0, 1.0, 0.0, penalty
+    temperature = min(max(float(sampling.temperature), _SMALLEST), _LARGEST)
+    top_k = float(min(sampling.top_k, 2**53))
+    return temperature, top_k, float(sampling.top_p), float(sampling.min_p), penalty
+
 
 def as_unused(ids: Sequence[int], device: torch.device) -> torch.Tensor | None:
-    """Ids that are no tokens, as `sample` takes them; None where there are none."""
+    """Ids that are no tokens, as `choose` takes them; None where there are none."""
     return torch.tensor(ids, device=device) if ids else None
 
 
-@dataclass
-class Draw:
-    """How one request samples: its settings and its own stream of random numbers."""
+# --- The static step
+
+
+@torch.no_grad()
+def choose(
+    logits: torch.Tensor,
+    settings: RowSettings,
+    *,
+    filtered: bool,
+    penalised: bool,
+    seen: torch.Tensor | None = None,
+    unused: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose one token for each row, in a static step.
+
+    Greedy rows (temperature 0) take the most likely token and report its log-probability under
+    the distribution at temperature 1, without filters. A row's result does not depend on the
+    others, nor on parts that only the others need.
+
+    Without filters it reads memory of the size of the logits five times and writes it three times,
+    in float32: one pass divides by the temperature (which also converts from bfloat16), one finds
+    the peak, two exponentiate in place, one sums blocks. A repetition penalty adds passes, and
+    top-k, top-p and min-p add a sort, each only in steps that ask for it.
+
+    Args:
+        logits: [S, V] of any floating type; they are not changed.
+        settings: Of the rows.
+        filtered: See `Filters`; False ignores top-k, top-p and min-p.
+        penalised: See `Filters`; False ignores the repetition penalty.
+        seen: Tokens of each row's context and completion, bool [S, V]; needed if `penalised`.
+        unused: Ids that are no tokens, int64 [U], which have no share in any distribution.
+
+    Returns:
+        Token ids, int64 [S], and their log-probabilities under the distribution they were drawn
+        from, float64 [S]. A row with a NaN or an infinite peak among its logits has a
+        log-probability of NaN, and any id in [0, V).
+    """
+    rows, vocabulary = logits.shape
+    greedy = settings.temperature == 0
+    temperature = torch.where(greedy, 1.0, settings.temperature).float()[:, None]
+    if penalised:
+        assert seen is not None
+        logits = _penalised(logits.float(), settings.repetition_penalty, seen)
+    padded = _padded(rows, vocabulary, logits.device)
+    scores = padded[:, :vocabulary]
+    torch.div(logits, temperature, out=scores)
+    if unused is not None:
+        scores.index_fill_(1, unused, -math.inf)
+    peaks, best = scores.max(dim=1)  # [S]
+    if filtered:
+        _filter_ranks(scores, peaks, settings)
+    weights = padded.sub_(peaks[:, None]).exp_()  # in proportion to the probabilities
+    if filtered:  # the likeliest token's weight is 1
+        weights.masked_fill_(weights < settings.min_p.float()[:, None], 0.0)
+    drawn, totals = _invert(weights, vocabulary, settings.points)
+    ids = torch.where(greedy, best, drawn)
+    logprobs = weights.gather(1, ids[:, None])[:, 0].double().log() - totals.log()
+    return ids, torch.where(peaks.isfinite(), logprobs, math.nan)
+
+
+def _penalised(logits: torch.Tensor, penalty: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """Apply each row's repetition penalty [S] to the tokens it has seen."""
+    penalty = penalty.float()[:, None]
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def _filter_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings) -> None:
+    """Set the scores [S, V] that top-k and top-p drop to -inf.
+
+    In ascending order what a filter drops is a prefix, so one sort serves both.
+    """
+    rows, vocabulary = scores.shape
+    ascending, order = scores.sort(dim=1, stable=True)
+    ranks = torch.arange(vocabulary, device=scores.device)
+    kept = torch.where(settings.top_k > 0, settings.top_k, vocabulary).clamp(max=vocabulary)
+    lowest = ascending.gather(1, vocabulary - kept.long()[:, None])  # [S, 1]
+    ascending.masked_fill_(ascending < lowest, -math.inf)  # ties with the k-th stay
+    padded = _padded(rows, vocabulary, scores.device)
+    torch.sub(ascending, peaks[:, None], out=padded[:, :vocabulary])
+    # In float32, as Transformers compares: 1 - 0.9 has to drop a token of probability 0.1.
+    dropped, _ = _invert(padded.exp_(), vocabulary, (1 - settings.top_p).float().double())
+    dropped = torch.where(settings.top_p < 1, dropped, 0)
+    ascending.masked_fill_(ranks < dropped[:, None], -math.inf)
+    scores.scatter_(1, order, ascending)
+
+
+def _padded(rows: int, vocabulary: int, device: torch.device) -> torch.Tensor:
+    """Make room for scores in whole blocks; what is after the vocabulary is -inf."""
+    width = _block_width(vocabulary)
+    padded = torch.empty(rows, -(-vocabulary // width) * width, device=device)
+    padded[:, vocabulary:] = -math.inf
+    return padded
+
+
+def _block_width(vocabulary: int) -> int:
+    """Return a power of two near the square root, so that all rows and blocks are aligned."""
+    return 1 << math.isqrt(vocabulary - 1).bit_length()
+
+
+def _invert(
+    weights: torch.Tensor, vocabulary: int, points: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the token at which each row's cumulative weight passes a share of its total.
+
+    Sums over blocks first and then inside the chosen one, which spares a cumulative sum over the
+    whole vocabulary. Cumulative sums are of integers, which have one result in any order; a token
+    has a share if and only if its weight is positive.
+
+    Args:
+        weights: Padded, [S, blocks * width], at most 1 each and not negative.
+        vocabulary: V; weights after it are zero.
+        points: Shares in [0, 1], float64 [S].
+
+    Returns:
+        Tokens, int64 [S], and totals, float64 [S].
+    """
+    width = _block_width(vocabulary)
+    blocks = weights.view(len(weights), -1, width)
+    scale = 2.0 ** (62 - vocabulary.bit_length())  # no sum of weights exceeds int64
+    sizes = (blocks.sum(dim=2) * scale).ceil_().long()  # [S, blocks]
+    ends = sizes.cumsum(dim=1)
+    total = ends[:, -1:].double()
+    # Below the total also where the product is rounded up: the block found is not empty.
+    target = torch.minimum((points[:, None] * total).long(), ends[:, -1:] - 1)  # [S, 1]
+    block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)
+    size = sizes.gather(1, block)
+    target = target - (ends.gather(1, block) - size)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, 1, width))[:, 0]  # [S, width]
+    inside = (inside * scale).ceil_().long().cumsum(dim=1)
+    # The block's sum was rounded: spread the difference over its tokens.
+    excess = (inside[:, -1:] - size).double() / size.double()
+    target = target + (target.double() * excess).long()
+    target = torch.minimum(target, inside[:, -1:] - 1)
+    token = torch.searchsorted(inside, target, right=True)
+    found = (block * width + token).clamp_(max=vocabulary - 1)
+    return found[:, 0], total[:, 0] / scale
+
+
+# --- For callers that read their tokens at once
+
+
+class Draw(NamedTuple):
+    """How one row samples: its request's settings and seed, and the index of the token."""
 
     sampling: Sampling
-    random: Random = field(init=False)
-    filters: LogitsProcessorList = field(init=False)
-    kind: Sampling = field(init=False)  # what requests with the same filters have in common
-
-    def __post_init__(self) -> None:
-        self.kind = replace(self.sampling, seed=None, stop_ids=(), max_new_tokens=1)
-        self.random = Random(self.sampling.seed)
-        self.filters = _filters(self.sampling)
+    seed: int
+    index: int
 
     @property
     def reads_context(self) -> bool:
         """Whether what came before changes the distribution."""
         return self.sampling.repetition_penalty != 1.0
-
-
-def _filters(sampling: Sampling) -> LogitsProcessorList:
-    """Transformers' processors for these settings, in the order `generate` applies them."""
-    filters = LogitsProcessorList()
-    if sampling.repetition_penalty != 1.0:
-        filters.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    if sampling.temperature == 0.0:  # nothing is drawn, so nothing is filtered
-        return filters
-    if sampling.temperature != 1.0:
-        filters.append(TemperatureLogitsWarper(sampling.temperature))
-    if sampling.top_k > 0:
-        filters.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1.0:
-        filters.append(TopPLogitsWarper(sampling.top_p))
-    if sampling.min_p > 0.0:
-        filters.append(MinPLogitsWarper(sampling.min_p))
-    return filters
 
 
 @torch.inference_mode()
@@ -74,15 +345,12 @@ def sample(
     contexts: Sequence[Sequence[int]],
     unused: torch.Tensor | None = None,
 ) -> tuple[list[int], list[float]]:
-    """Sample one token for each row.
-
-    Greedy rows (temperature 0) take the most likely token and report its log-probability under
-    the distribution at temperature 1, without filters.
+    """Sample one token for each row with `choose`, and read them back.
 
     Args:
-        logits: [B, V].
-        draws: How each row samples, B of them.
-        contexts: The tokens before, B of them; of draws that read none, empty ones.
+        logits: [S, V].
+        draws: How each row samples, S of them.
+        contexts: The tokens before, S of them; of draws that read none, empty ones.
         unused: Ids that are no tokens, which have no share in any distribution; None: there are
             none.
 
@@ -92,69 +360,34 @@ def sample(
     Raises:
         FloatingPointError: There is a NaN among the logits.
     """
-    scores = logits.float()
-    if unused is not None:
-        scores.index_fill_(-1, unused.to(scores.device), -math.inf)
-    scores = _filtered(scores, draws, contexts)
-    peaks, best = scores.max(dim=-1)  # [B]
-    weights = (scores - peaks[:, None]).exp_()  # [B, V], in proportion to the probabilities
-    points = torch.tensor([draw.random.random() for draw in draws], dtype=torch.float64)
-    drawn, totals = _invert(weights, points.to(scores.device))
-    if any(draw.sampling.temperature == 0 for draw in draws):
-        greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws])
-        drawn = torch.where(greedy.to(best.device), best, drawn)  # [B]
-    chosen = (scores.gather(1, drawn[:, None])[:, 0] - peaks).double() - totals.log()
+    samplings = [draw.sampling for draw in draws]
+    filters = filters_in(samplings)
+    points = uniforms(
+        np.array([draw.seed for draw in draws], dtype=np.uint64),
+        np.array([draw.index for draw in draws], dtype=np.int64),
+    )
+    packed = torch.tensor(RowSettings.pack(samplings, points)).to(logits.device)
+    ids, logprobs = choose(
+        logits,
+        RowSettings.unpack(packed),
+        filtered=filters.filtered,
+        penalised=filters.penalised,
+        seen=_seen(contexts, logits) if filters.penalised else None,
+        unused=None if unused is None else unused.to(logits.device),
+    )
     # Together, because a device is waited for each time; every id is exact in float64.
-    ids, logprobs = torch.stack([drawn.double(), chosen]).tolist()
-    if any(map(math.isnan, logprobs)):
+    read_ids, read_logprobs = torch.stack([ids.double(), logprobs]).tolist()
+    if any(map(math.isnan, read_logprobs)):
         raise FloatingPointError("the model's logits are NaN: its weights have diverged")
-    return list(map(int, ids)), logprobs
+    return list(map(int, read_ids)), read_logprobs
 
 
-def _filtered(
-    scores: torch.Tensor, draws: Sequence[Draw], contexts: Sequence[Sequence[int]]
-) -> torch.Tensor:
-    """Apply each row's filters to its scores [B, V], rows of one kind together."""
-    kinds: dict[Sampling, list[int]] = defaultdict(list)
-    for row, draw in enumerate(draws):
-        if draw.filters:
-            kinds[draw.kind].append(row)
-    for rows in kinds.values():
-        ids = torch.zeros((len(rows), 0), dtype=torch.long)
-        if draws[rows[0]].reads_context:
-            longest = max(len(contexts[row]) for row in rows)
-            # A penalty counts a token once, so the first one may fill up the shorter contexts.
-            seen = [[contexts[row][0]] * (longest - len(contexts[row])) for row in rows]
-            ids = torch.tensor([[*s, *contexts[row]] for s, row in zip(seen, rows, strict=True)])
-        index = torch.tensor(rows, device=scores.device)
-        filters = draws[rows[0]].filters
-        scores[index] = filters(ids.to(scores.device), scores[index])
-    return scores
-
-
-def _invert(weights: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The token at which each row's cumulative weight passes a share in [0, 1) of its total.
-
-    Sums in double precision, over blocks first and then inside the chosen one, which spares a
-    cumulative sum over the whole vocabulary.
-
-    Args:
-        weights: [B, V], not negative.
-        points: [B], float64.
-
-    Returns:
-        Token ids and totals, [B] each.
-    """
-    vocabulary = weights.shape[1]
-    width = math.isqrt(vocabulary) + 1
-    blocks = F.pad(weights, (0, -vocabulary % width)).view(len(points), -1, width)
-    ends = blocks.sum(dim=-1).double().cumsum(dim=-1)  # [B, V / width]
-    target = points[:, None] * ends[:, -1:]  # [B, 1]
-    block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)  # [B, 1]
-    target = target - torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
-    inside = blocks[torch.arange(len(points), device=points.device), block[:, 0]]
-    inside = inside.double().cumsum(dim=-1)  # [B, width]
-    # Rounding may leave a point just past the block's end: stay on its last possible token.
-    target = torch.minimum(target, inside[:, -1:] * (1 - 1e-12))
-    token = torch.searchsorted(inside, target, right=True)[:, 0].clamp_(max=width - 1)
-    return (block[:, 0] * width + token).clamp_(max=vocabulary - 1), ends[:, -1]
+def _seen(contexts: Sequence[Sequence[int]], logits: torch.Tensor) -> torch.Tensor:
+    """Mark the tokens of each context, bool [S, V]."""
+    rows, vocabulary = logits.shape
+    # One column more takes what fills up shorter contexts, and ids without a logit.
+    ids = np.full((rows, max(map(len, contexts))), vocabulary, dtype=np.int64)
+    for row, context in zip(ids, contexts, strict=True):
+        row[: len(context)] = np.minimum(context, vocabulary)
+    seen = torch.zeros(rows, vocabulary + 1, dtype=torch.bool, device=logits.device)
+    return seen.scatter_(1, torch.tensor(ids).to(logits.device), True)[:, :vocabulary]
