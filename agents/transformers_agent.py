@@ -18,6 +18,7 @@ import torch
 
 from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import Engine
+from gymnast.agents.engine.paged_executor import PagedExecutor
 from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.rows_executor import RowsExecutor
 from gymnast.agents.engine.state_engine import StateEngine
@@ -104,6 +105,7 @@ class TransformersAgent:
         kv_budget_bytes: int | None = None,
         device: str | None = None,
         keep_experts: bool = False,
+        executor: Literal["auto", "rows", "pages"] = "auto",
     ) -> None:
         _check_positive(
             max_batch=max_batch,
@@ -125,7 +127,7 @@ class TransformersAgent:
         self.kv_budget_bytes = kv_budget_bytes
         self._made_for = self.context_length  # without the budget
         self.keeps_experts = keep_experts
-        self._engine = self._choose_engine(max_batch, prefill_tokens)
+        self._engine = self._choose_engine(max_batch, prefill_tokens, executor)
         if model.device.type != "cpu":
             logger.info(
                 "sampling on %s without CUDA graphs or paging: small batches wait for Python more "
@@ -138,7 +140,7 @@ class TransformersAgent:
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a TransformersAgent cannot be pickled: its model stays in its process")
 
-    def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
+    def _choose_engine(self, max_batch: int, prefill_tokens: int, executor: str) -> Engine | StateEngine:
         budget = self.kv_budget_bytes
         routers = Routers(self.model) if self.keeps_experts else None
         try:
@@ -164,15 +166,28 @@ class TransformersAgent:
                 "two tokens. Give more."
             )
         self.path = "packed"
-        executor = RowsExecutor(
-            self.model,
-            max_rows=max_batch,
-            budget_tokens=budget // token_bytes,
-            routers=routers,
-            unused_ids=self.unused_ids,
-        )
-        self.context_length = min(self.context_length, executor.context_length)
-        return Engine(executor, prefill_tokens=prefill_tokens)
+        chosen: RowsExecutor | PagedExecutor
+        if executor == "pages":
+            chosen = PagedExecutor(
+                self.model,
+                max_rows=max_batch,
+                kv_budget_bytes=budget,
+                context_length=self.context_length,
+                prefill_tokens=prefill_tokens,
+                attention="plain",
+                routers=routers,
+                unused_ids=self.unused_ids,
+            )
+        else:
+            chosen = RowsExecutor(
+                self.model,
+                max_rows=max_batch,
+                budget_tokens=budget // token_bytes,
+                routers=routers,
+                unused_ids=self.unused_ids,
+            )
+        self.context_length = min(self.context_length, chosen.context_length)
+        return Engine(chosen, prefill_tokens=prefill_tokens)
 
     @property
     def version(self) -> int:

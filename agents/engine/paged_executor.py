@@ -1,0 +1,587 @@
+"""The executor for GPUs: pages of keys and values that contexts share, and CUDA graphs.
+
+Every step has one of few shapes, so a graph captured once serves all steps of its kind:
+
+    decoding    one token of each row, padded to the next size of `SIZES`
+    mixed       chunks of contexts too, padded to the next power of two
+
+Rows that decode are ordered so that those which share pages are neighbours; a long shared prefix is
+read once for all of them (`work_items.py`). Pages are taken one at a time, as a row needs them.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gymnast.agents.engine.executor import EngineTimes, Match, Part, Row, Sampled
+from gymnast.agents.engine.paged_attention import PAGE
+from gymnast.agents.engine.pages import SCRATCH, Found, Page, PagePool
+from gymnast.agents.engine.request import Request
+from gymnast.agents.engine.sampling import Filters, filters_in, settings_of, uniforms
+from gymnast.agents.engine.static_step import (
+    LayerShape,
+    StaticStep,
+    StepInputs,
+    StepLaunch,
+    StepShape,
+    layer_shapes,
+    tile_rows,
+)
+from gymnast.agents.engine.work_items import (
+    OPEN,
+    SHORTEST_PIECE,
+    WORTH_JOINING,
+    Items,
+    Segment,
+    divide,
+    find_shared,
+)
+from gymnast.agents.models.routing import Routers
+from gymnast.errors import UsageError
+
+# Steps that are launched at once when Python cannot keep up with the device one by one.
+MOST_STEPS = 8
+# Numbers of decoding rows that have a graph; beyond the last, multiples of it.
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+SMALLEST_MIXED = 64  # tokens
+# A wide tile has as many rows as a tensor core's instructions take at once.
+WIDE_ROWS = 64
+PROGRAMS_PER_PROCESSOR = 8  # of a GPU's multiprocessors, enough to hide the latency of memory
+# On a CPU, where the items of a step are computed one after another.
+CPU_PROCESSORS = 8
+
+
+@dataclass(eq=False, kw_only=True)
+class PagedRow(Row):
+    """A running context over pages.
+
+    Attributes:
+        slot: Of the device's memory for the last token.
+        tokens: The known tokens, and room for more, [n].
+        known: The number of known tokens.
+        pages: In the order of the tokens.
+        filled: Pages that have memory, from the first on.
+        settled: Pages whose tokens are known and computed, from the first on.
+    """
+
+    slot: int
+    tokens: np.ndarray
+    known: int
+    pages: list[Page]
+    filled: int
+    settled: int
+
+
+@dataclass(frozen=True)
+class PagedMatch(Match):
+    """A match, with its pages."""
+
+    found: Found
+
+
+@dataclass
+class PagedLaunch:
+    """A launch, the rows that sample in it, and where its experts belong.
+
+    Attributes:
+        launch: Of `StaticStep`.
+        rows: In the order of its results.
+        experts_at: Pages and places in them of the packed tokens, [2, n]; None without experts.
+    """
+
+    launch: StepLaunch
+    rows: Sequence[PagedRow]
+    experts_at: np.ndarray | None = None
+
+    @property
+    def done(self) -> bool:
+        """See `executor.Launch`."""
+        return self.launch.done
+
+
+@dataclass
+class _Plan:
+    """What stays the same from launch to launch while the same rows decode.
+
+    Attributes:
+        rows: In the order of the packed tokens.
+        shape: Of the step.
+        numbers: `StepInputs` on the host, int32.
+        planned_at: The length of each row when it was made.
+    """
+
+    rows: list[PagedRow] = field(default_factory=list)
+    shape: StepShape = field(default_factory=lambda: StepShape(0, 0))
+    numbers: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
+    planned_at: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+class PagedExecutor:
+    """Runs a model over pages of keys and values; see `executor.Executor`.
+
+    Args:
+        model: A causal language model of Transformers that attends through a plan, in evaluation
+            mode.
+        max_rows: Requests that run at once at most.
+        kv_budget_bytes: Bytes of all pages together.
+        context_length: The longest context with its completion, in tokens.
+        prefill_tokens: Tokens of contexts that one step computes at most.
+        attention: "kernels" needs Triton and a GPU (or Triton's interpreter); "plain" is torch's.
+        use_graphs: Replay CUDA graphs, where the device has them.
+        routers: Of the model, to record the experts that it chooses; None records none.
+        unused_ids: Ids with a logit and no token; they are never sampled.
+
+    Raises:
+        UsageError: The budget does not hold two pages.
+    """
+
+    max_unread = 1
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        max_rows: int,
+        kv_budget_bytes: int,
+        context_length: int,
+        prefill_tokens: int,
+        attention: Literal["kernels", "plain"],
+        use_graphs: bool = True,
+        routers: Routers | None = None,
+        unused_ids: Sequence[int] = (),
+    ) -> None:
+        layers = layer_shapes(model)
+        self.page_bytes = sum(layer.page_bytes for layer in layers.values())
+        count = kv_budget_bytes // self.page_bytes
+        if count < 2:
+            raise UsageError(
+                f"kv_budget_bytes={kv_budget_bytes}: a page of {PAGE} tokens of "
+                f"{type(model).__name__} takes {self.page_bytes} bytes, and there must be room for "
+                "two. Give more."
+            )
+        self.max_rows = max_rows
+        # Steps of one launch go on with the experts of one step alone.
+        self.max_steps = 1 if routers is not None else MOST_STEPS
+        self.tokens_pushed = 0
+        self.context_length = min(context_length, (count - 1) * PAGE)
+        self._pool = PagePool(count)
+        self._free_slots = list(range(max_rows))[::-1]
+        self._rows: set[PagedRow] = set()
+        self._items_needed = attention == "kernels"
+        self._set_tiles(layers, model.device)
+        # A launch of several steps may go beyond the last token of a row.
+        width = -(-(self.context_length + MOST_STEPS) // PAGE)
+        self._table = np.zeros((max_rows + 1, width), dtype=np.int32)
+        self._samples = padded_size(max_rows)
+        self._most_tokens = max(mixed_size(max_rows + prefill_tokens), self._samples)
+        self._plan = _Plan()
+        self._device_s = self._wait_s = 0.0
+        self._kept_experts: np.ndarray | None = None
+        if routers is not None:
+            self._kept_experts = np.zeros((count, PAGE, *routers.shape), routers.kept.dtype)
+        largest = self._shape(self._most_tokens, self._samples, Filters(False, False), wide=True)
+        decoding = self._shape(self._samples, self._samples, Filters(False, False), wide=True)
+        before_tables = max(
+            StepInputs.numbers_before_tables(shape, self.max_steps) for shape in (largest, decoding)
+        )
+        self.step = StaticStep(
+            model,
+            layers,
+            pages=count,
+            slots=max_rows,
+            most_tokens=self._most_tokens,
+            most_samples=self._samples,
+            most_numbers=before_tables + (max_rows + 1) * width,
+            most_steps=self.max_steps,
+            unread=self.max_unread,
+            attention=attention,
+            routers=routers,
+            unused_ids=unused_ids,
+            use_graphs=use_graphs,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """See `Executor`."""
+        return self.step.nbytes
+
+    @property
+    def times(self) -> EngineTimes:
+        """See `Executor`."""
+        return EngineTimes(self._device_s, self._wait_s)
+
+    # --- Memory
+
+    def find(self, ids: np.ndarray) -> PagedMatch:
+        """See `Executor`; prefixes are found in full pages."""
+        found = self._pool.find(ids)
+        return PagedMatch(len(found.pages) * PAGE, found.ready * PAGE, found)
+
+    def allocate(self, request: Request, match: PagedMatch) -> PagedRow | None:
+        """See `Executor`: pages for the context have to be there, none for what it samples."""
+        ids = request.token_ids
+        shared = self._pool.use(match.found.pages[: match.found.ready])
+        needed = -(-len(ids) // PAGE) - len(shared)
+        if self._rows:  # the next page of each of those that run, and their contexts
+            needed += sum(1 + len(row.pages) - row.filled for row in self._rows)
+        if not self._free_slots or needed > self._pool.available:
+            self._pool.release(shared)
+            return None
+        tokens = np.zeros(len(ids) + min(request.most, 512), dtype=np.int64)
+        tokens[: len(ids)] = ids
+        row = PagedRow(
+            request=request,
+            length=len(ids),
+            computed=len(shared) * PAGE,
+            slot=self._free_slots.pop(),
+            tokens=tokens,
+            known=len(ids),
+            pages=shared,
+            filled=len(shared),
+            settled=len(shared),
+        )
+        self._table[row.slot] = SCRATCH
+        self._table[row.slot, : len(shared)] = [page.index for page in shared]
+        self._pool.promise(row.pages, ids)
+        self._rows.add(row)
+        if row.missing == 1:
+            self.step.begin_row(row.slot, int(ids[-1]), row.computed)
+        if request.sampling.repetition_penalty != 1:
+            self.step.mark_seen(row.slot, ids)
+        return row
+
+    def reserve(self, row: PagedRow, count: int) -> bool:
+        """See `Executor`."""
+        while row.filled * PAGE < row.computed + count:
+            if row.filled == len(row.pages):
+                self._pool.extend(row.pages)
+            page = row.pages[row.filled]
+            if not self._pool.fill(page):
+                return False
+            self._table[row.slot, row.filled] = page.index
+            row.filled += 1
+        return True
+
+    def append(self, row: PagedRow, token: int) -> None:
+        """See `Executor`."""
+        if row.known == len(row.tokens):
+            row.tokens = np.concatenate([row.tokens, np.zeros_like(row.tokens)])
+        row.tokens[row.known] = token
+        row.known += 1
+        self._settle(row)
+
+    def release(self, row: PagedRow) -> None:
+        """See `Executor`."""
+        self._settle(row)
+        self._pool.release(row.pages)
+        self._free_slots.append(row.slot)
+        self._rows.discard(row)
+
+    def forget(self) -> int:
+        """See `Executor`."""
+        self._pool.forget()
+        self.step.weights_may_have_moved()
+        return sum(row.computed > 0 for row in self._rows)
+
+    def experts(self, row: PagedRow, count: int) -> np.ndarray | None:
+        """See `Executor`."""
+        if self._kept_experts is None:
+            return None
+        at = np.arange(count)
+        return self._kept_experts[self._table[row.slot, at // PAGE], at % PAGE]
+
+    def _settle(self, row: PagedRow) -> None:
+        """Let other contexts find the pages whose tokens are known and computed."""
+        while (row.settled + 1) * PAGE <= min(row.known, row.computed):
+            page = row.pages[row.settled]
+            page.ready = True
+            start = row.settled * PAGE
+            self._pool.enter(page, row.tokens[start : start + PAGE])
+            row.settled += 1
+
+    # --- Steps
+
+    def launch(self, parts: Sequence[Part], steps: int) -> PagedLaunch:
+        """See `Executor`."""
+        rows: list[Any] = [part.row for part in parts]
+        if all(part.count == 1 and part.row.missing == 1 for part in parts):
+            plan = self._decoding_plan(rows)
+            sampling = plan.rows
+            tokens = len(rows) * steps
+        else:
+            plan, sampling = self._mixed_plan(parts)
+            tokens = sum(part.count for part in parts)
+        experts_at = self._experts_at(parts, plan) if self._kept_experts is not None else None
+        width = max(row.filled for row in plan.rows)
+        numbers = self._fill_in(plan, sampling, width, steps)
+        launch = self.step.launch(plan.shape, numbers, steps, width)
+        self.tokens_pushed += tokens
+        for part in parts:
+            part.row.computed += part.count * steps
+        for row in sampling:
+            row.length += steps
+        for row in rows:
+            self._settle(row)
+        return PagedLaunch(launch, list(sampling), experts_at)
+
+    def read(self, launch: PagedLaunch) -> list[Sampled]:
+        """See `Executor`; a NaN is among the log-probabilities then."""
+        began = time.perf_counter()
+        ids, logprobs = self.step.read(launch.launch)  # [K, S]
+        self._wait_s += time.perf_counter() - began
+        self._device_s += launch.launch.computed_s
+        if launch.experts_at is not None and launch.launch.experts is not None:
+            assert self._kept_experts is not None
+            pages, places = launch.experts_at
+            self._kept_experts[pages, places] = launch.launch.experts[: len(pages)].numpy()
+        columns = zip(ids.T.tolist(), logprobs.T.tolist(), strict=True)
+        return [
+            Sampled(row, row_ids, row_logprobs)
+            for row, (row_ids, row_logprobs) in zip(launch.rows, columns, strict=False)
+        ]
+
+    def _fill_in(
+        self, plan: _Plan, sampling: Sequence[PagedRow], width: int, steps: int
+    ) -> torch.Tensor:
+        """Write what changes from launch to launch; return the numbers up to the last table."""
+        inputs = StepInputs.of(plan.numbers, plan.shape, self.max_steps)
+        count = len(sampling)
+        seeds = np.array([_request(row).seed for row in sampling], dtype=np.uint64)
+        indices = np.array([row.length - len(_request(row).context) for row in sampling])
+        if count:
+            points = uniforms(seeds[:, None], indices[:, None] + np.arange(steps))  # [S, K]
+            inputs.points.numpy()[:steps, :count] = points.T
+        inputs.counter[0] = 0
+        inputs.table_width[0] = width
+        tables = inputs.tables.numpy()
+        slots = [row.slot for row in plan.rows]
+        used = len(slots) * width
+        tables[:used].reshape(len(slots), width)[:] = self._table[slots, :width]
+        tables[used : used + width] = SCRATCH  # the row of the padding
+        end = len(plan.numbers) - len(tables) + used + width
+        return plan.numbers[:end]
+
+    def _decoding_plan(self, rows: list[PagedRow]) -> _Plan:
+        """The plan of a step in which all rows decode; the last one if it still fits."""
+        plan = self._plan
+        if len(rows) == len(plan.rows) and set(rows) == set(plan.rows):
+            lengths = np.array([row.length for row in plan.rows])
+            if (lengths - plan.planned_at).max() < SHORTEST_PIECE // 2:
+                return plan
+        lengths = np.array([row.length for row in rows])
+        size = padded_size(len(rows))
+        filters = filters_in([_request(row).sampling for row in rows])
+        order, narrow, wide = self._decoding_segments(rows)
+        ordered = [rows[index] for index in order]
+        most_queries = max((segment.count for segment in wide), default=1)
+        simple = not wide and all(segment.keys <= SHORTEST_PIECE for segment in narrow)
+        shape = self._shape(
+            size, size, filters, wide=not simple, rows_of_a_tile=most_queries * self._group
+        )
+        plan = self._plan = self._empty_plan(ordered, shape)
+        plan.planned_at = lengths[order]
+        inputs = StepInputs.of(plan.numbers, shape, self.max_steps)
+        count = len(rows)
+        inputs.source.numpy()[:count] = [row.slot for row in ordered]
+        inputs.rows.numpy()[:count] = np.arange(count)
+        inputs.sample_at.numpy()[:] = np.arange(size)
+        inputs.sample_slot.numpy()[:count] = [row.slot for row in ordered]
+        self._write_settings(inputs, ordered)
+        if self._items_needed:
+            self._write_items(inputs, shape, narrow, wide)
+        return plan
+
+    def _mixed_plan(self, parts: Sequence[Part]) -> tuple[_Plan, list[PagedRow]]:
+        """The plan of a step in which some rows compute contexts, and the rows that sample."""
+        self._plan = _Plan()
+        decoding: list[Any] = [part.row for part in parts if part.row.missing == 1]
+        order, narrow, wide = self._decoding_segments(decoding)
+        rows: list[Any] = [decoding[index] for index in order]
+        sampling = list(rows)
+        tokens = sum(part.count for part in parts)
+        filters = filters_in([_request(part.row).sampling for part in parts if part.samples])
+        shape = self._shape(mixed_size(tokens), self._samples, filters, wide=True, prefilling=True)
+        plan = self._empty_plan(rows, shape)
+        inputs = StepInputs.of(plan.numbers, shape, self.max_steps)
+        source, ids, positions, token_rows, sample_at, sample_slot = (
+            each.numpy()
+            for each in (
+                inputs.source,
+                inputs.ids,
+                inputs.positions,
+                inputs.rows,
+                inputs.sample_at,
+                inputs.sample_slot,
+            )
+        )
+        count = len(rows)
+        source[:count] = [row.slot for row in rows]
+        token_rows[:count] = sample_at[:count] = np.arange(count)
+        start = count
+        for part in parts:
+            row: Any = part.row
+            if row.missing == 1:
+                continue
+            end = start + part.count
+            at = slice(row.computed, row.computed + part.count)
+            ids[start:end] = row.tokens[at]
+            positions[start:end] = np.arange(at.start, at.stop)
+            token_rows[start:end] = len(rows)
+            wide.append(Segment(start, part.count, len(rows), 0, at.stop, at.stop))
+            if part.samples:
+                sample_at[len(sampling)] = end - 1
+                sampling.append(row)
+            rows.append(row)
+            start = end
+        token_rows[start:] = len(rows)  # the row of the padding
+        sample_slot[: len(sampling)] = [row.slot for row in sampling]
+        self._write_settings(inputs, sampling)
+        if self._items_needed:
+            self._write_items(inputs, shape, narrow, wide)
+        return plan, sampling
+
+    def _decoding_segments(
+        self, rows: Sequence[PagedRow]
+    ) -> tuple[list[int], list[Segment], list[Segment]]:
+        """Order decoding rows; return their own segments, and those of shared prefixes."""
+        if not rows or not self._items_needed:
+            return list(range(len(rows))), [], []
+        lengths = np.array([row.computed for row in rows])
+        width = max(row.filled for row in rows)
+        shared = find_shared(self._table[[row.slot for row in rows], :width], lengths)
+        order = shared.order.tolist()
+        begins, wide = shared.own_from, list(shared.segments)
+        if shared.saved * self._layer_token_bytes < WORTH_JOINING:
+            begins, wide = np.zeros_like(begins), []
+        narrow = [
+            Segment(place, 1, place, int(begin), OPEN, int(lengths[index] + 1 - begin))
+            for place, (index, begin) in enumerate(zip(order, begins, strict=True))
+        ]
+        return order, narrow, wide
+
+    def _write_items(
+        self,
+        inputs: StepInputs,
+        shape: StepShape,
+        narrow: Sequence[Segment],
+        wide: Sequence[Segment],
+    ) -> None:
+        items: Items = divide(
+            narrow,
+            wide,
+            tokens=shape.tokens,
+            queries_per_tile=max(1, shape.wide_rows // self._group),
+            most_items=shape.items,
+            most_wide_items=shape.wide_items,
+            most_slots=shape.slots,
+        )
+        inputs.items.numpy()[:] = items.items
+        inputs.wide_items.numpy()[:] = items.wide_items
+        inputs.parts.numpy()[:] = items.parts
+        inputs.part_slots.numpy()[:] = items.part_slots
+
+    def _write_settings(self, inputs: StepInputs, sampling: Sequence[PagedRow]) -> None:
+        settings = inputs.settings.numpy()  # [5, S]; padding is greedy
+        settings[:] = np.array([0.0, 0.0, 1.0, 0.0, 1.0])[:, None]
+        for column, row in enumerate(sampling):
+            settings[:, column] = settings_of(_request(row).sampling)
+
+    def _experts_at(self, parts: Sequence[Part], plan: _Plan) -> np.ndarray:
+        """Where the experts of the packed tokens belong, in the order of the tokens."""
+        counts = {part.row: part.count for part in parts}
+        found = []
+        for row in plan.rows:
+            at = np.arange(row.computed, row.computed + counts[row])
+            found.append(np.stack([self._table[row.slot, at // PAGE], at % PAGE]))
+        return np.concatenate(found, axis=1)
+
+    def _empty_plan(self, rows: list[PagedRow], shape: StepShape) -> _Plan:
+        """A plan whose tokens are all padding."""
+        before = StepInputs.numbers_before_tables(shape, self.max_steps)
+        size = before + (self.max_rows + 1) * self._table.shape[1]
+        plan = _Plan(rows, shape, torch.zeros(size, dtype=torch.int32))
+        inputs = StepInputs.of(plan.numbers, shape, self.max_steps)
+        inputs.source.fill_(-1)
+        inputs.rows.fill_(len(rows))
+        inputs.sample_slot.fill_(self.step.junk_slot)
+        return plan
+
+    def _set_tiles(self, layers: dict[int, LayerShape], device: torch.device) -> None:
+        """Derive the sizes of work items from the model and the device."""
+        self._group = max(layer.heads // layer.key_heads for layer in layers.values())
+        self._layer_token_bytes = self.page_bytes / PAGE / len(layers)
+        processors = CPU_PROCESSORS
+        if device.type == "cuda":
+            processors = torch.cuda.get_device_properties(device).multi_processor_count
+        key_heads = min(layer.key_heads for layer in layers.values())
+        self._spare_items = -(-PROGRAMS_PER_PROCESSOR * processors // key_heads)
+
+    def _shape(
+        self,
+        tokens: int,
+        samples: int,
+        filters: Filters,
+        *,
+        wide: bool,
+        prefilling: bool = False,
+        rows_of_a_tile: int = WIDE_ROWS,
+    ) -> StepShape:
+        """The shape of a step.
+
+        Args:
+            tokens: N.
+            samples: S.
+            filters: In use.
+            wide: False if every row attends in one short item of its own.
+            prefilling: Whether contexts are computed.
+            rows_of_a_tile: Rows that a wide tile should have.
+        """
+        if not self._items_needed:
+            return StepShape(tokens, samples, filtered=filters[0], penalised=filters[1])
+        narrow_rows = tile_rows(self._group)
+        if not wide:
+            return StepShape(
+                tokens, samples, items=tokens, filtered=filters[0], penalised=filters[1]
+            )
+        wide_rows = max(narrow_rows, min(WIDE_ROWS, tile_rows(rows_of_a_tile)))
+        spare = self._spare_items
+        items = samples + spare
+        # Each row's prefix is in tiles of several queries, or the tile is its own.
+        wide_items = samples + spare
+        slots = items + 16 * samples + 64
+        if prefilling:
+            wide_items += tokens // max(1, wide_rows // self._group) + self.max_rows
+            slots += 2048
+        return StepShape(
+            tokens=tokens,
+            samples=samples,
+            items=items,
+            wide_items=wide_items,
+            slots=slots,
+            wide_rows=wide_rows,
+            joined=True,
+            filtered=filters[0],
+            penalised=filters[1],
+        )
+
+
+def padded_size(rows: int) -> int:
+    """Return the number of rows of the graph that serves so many."""
+    largest = SIZES[-1]
+    if rows > largest:
+        return -(-rows // largest) * largest
+    return next(size for size in SIZES if size >= rows)
+
+
+def mixed_size(tokens: int) -> int:
+    """Return the number of tokens of the mixed graph that serves so many."""
+    return max(SMALLEST_MIXED, 1 << (tokens - 1).bit_length())
+
+
+def _request(row: Row) -> Request:
+    assert row.request is not None, "rows that are over compute nothing"
+    return row.request

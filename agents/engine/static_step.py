@@ -1,0 +1,540 @@
+"""One step of a model over pages of keys and values, with fixed shapes: what a CUDA graph replays.
+
+A step takes all its numbers from one array that the host sends (`StepInputs`): tokens, positions,
+page tables, work items, settings of sampling. Tokens that were sampled by the step before stay on
+the device, so a step can be launched before the last one is read, and replayed several times.
+
+The same step runs eagerly on any device, with attention in plain torch where there is no Triton:
+that is how it is tested without a GPU, and how models run that no graph can hold.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gymnast.agents.engine.paged_attention import (
+    PAGE,
+    Work,
+    attend_pages,
+    attend_pages_plain,
+    write_pages,
+    write_pages_plain,
+)
+from gymnast.agents.engine.sampling import RowSettings, as_unused, choose
+from gymnast.agents.models.attention import LayerSettings, planned
+from gymnast.agents.models.routing import Routers
+from gymnast.errors import first_line
+from gymnast.visible import visible_logger
+
+logger = visible_logger(__name__)
+
+SETTINGS = 5  # rows of `RowSettings` but the points
+DOUBLE = 2  # a float64 takes this many int32
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """All that a CUDA graph fixes.
+
+    Attributes:
+        tokens: Packed tokens, N.
+        samples: Rows that sample, S.
+        items: Narrow work items, I.
+        wide_items: Wide work items, J.
+        slots: Partial results, C.
+        wide_rows: Rows of a wide tile.
+        joined: See `paged_attention.Work`.
+        filtered: See `sampling.Filters`.
+        penalised: See `sampling.Filters`.
+    """
+
+    tokens: int
+    samples: int
+    items: int = 0
+    wide_items: int = 0
+    slots: int = 0
+    wide_rows: int = 16
+    joined: bool = False
+    filtered: bool = False
+    penalised: bool = False
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The numbers of one launch: views of one int32 array, on the host or on the device.
+
+    Attributes:
+        settings: float64 [5, S]; rows of `RowSettings` but the points.
+        points: float64 [K, S], for each of K steps.
+        counter: [1]: the number of steps done.
+        table_width: [1]: W.
+        source: [N]: the slot whose last sampled token this is; -1 where `ids` and `positions` say.
+        ids: [N].
+        positions: [N].
+        rows: [N]: the table row of each token.
+        sample_at: [S]: the packed token after which each row samples.
+        sample_slot: [S]: the slot that its token goes to.
+        items: [I, 6], and the next three: see `paged_attention.Work`.
+        wide_items: [J, 6].
+        parts: [N, 2].
+        part_slots: [C].
+        tables: What is left, [R * W] and more.
+    """
+
+    settings: torch.Tensor
+    points: torch.Tensor
+    counter: torch.Tensor
+    table_width: torch.Tensor
+    source: torch.Tensor
+    ids: torch.Tensor
+    positions: torch.Tensor
+    rows: torch.Tensor
+    sample_at: torch.Tensor
+    sample_slot: torch.Tensor
+    items: torch.Tensor
+    wide_items: torch.Tensor
+    parts: torch.Tensor
+    part_slots: torch.Tensor
+    tables: torch.Tensor
+
+    @classmethod
+    def of(cls, array: torch.Tensor, shape: StepShape, most_steps: int) -> "StepInputs":
+        """Return the views of an array.
+
+        Args:
+            array: int32 [n].
+            shape: Of the step.
+            most_steps: K.
+        """
+        at = 0
+
+        def view(*size: int) -> torch.Tensor:
+            nonlocal at
+            part = array[at : at + math.prod(size)].view(size)
+            at += math.prod(size)
+            return part
+
+        def doubles(rows: int) -> torch.Tensor:
+            return view(rows, DOUBLE * shape.samples).view(torch.float64)
+
+        # The doubles come first: their addresses are multiples of 8 bytes.
+        return cls(
+            settings=doubles(SETTINGS),
+            points=doubles(most_steps),
+            counter=view(1),
+            table_width=view(1),
+            source=view(shape.tokens),
+            ids=view(shape.tokens),
+            positions=view(shape.tokens),
+            rows=view(shape.tokens),
+            sample_at=view(shape.samples),
+            sample_slot=view(shape.samples),
+            items=view(shape.items, 6),
+            wide_items=view(shape.wide_items, 6),
+            parts=view(shape.tokens, 2),
+            part_slots=view(shape.slots),
+            tables=array[at:],
+        )
+
+    @staticmethod
+    def numbers_before_tables(shape: StepShape, most_steps: int) -> int:
+        """Count the numbers of all parts but the tables."""
+        doubles = DOUBLE * shape.samples * (SETTINGS + most_steps)
+        items = 6 * (shape.items + shape.wide_items)
+        return doubles + 2 + 6 * shape.tokens + 2 * shape.samples + items + shape.slots
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The sizes of a layer's attention.
+
+    Attributes:
+        heads: H.
+        key_heads: Hkv.
+        head_width: D.
+        value_width: Dv.
+        dtype: Of keys and values.
+    """
+
+    heads: int
+    key_heads: int
+    head_width: int
+    value_width: int
+    dtype: torch.dtype
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of the keys and values of one page."""
+        return PAGE * self.key_heads * (self.head_width + self.value_width) * self.dtype.itemsize
+
+
+class _ShapeProbe:
+    """A plan that notes the sizes of each layer and attends to nothing."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerShape] = {}
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+    ) -> torch.Tensor:
+        sizes = (query.shape[1], key.shape[1], key.shape[2], value.shape[2])
+        self.layers[settings.layer] = LayerShape(*sizes, key.dtype)
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
+
+
+@torch.inference_mode()
+def layer_shapes(model: Any) -> dict[int, LayerShape]:
+    """Find the sizes of each layer's attention by a pass over two tokens."""
+    probe = _ShapeProbe()
+    ids = torch.ones(1, 2, dtype=torch.long, device=model.device)
+    positions = torch.arange(2, device=model.device)[None]
+    with planned(model):
+        model(input_ids=ids, position_ids=positions, use_cache=False, plan=probe)
+    return probe.layers
+
+
+@dataclass
+class StepLaunch:
+    """Steps that were begun.
+
+    Attributes:
+        results: Ids and log-probabilities, float64 [K, 2, S], once it is done.
+        experts: Of each packed token, [N, layers, chosen], once it is done; None if none are kept.
+        began: When the device begins; None on a CPU.
+        ended: When everything is on the host.
+        computed_s: On a CPU, the seconds it took.
+    """
+
+    results: torch.Tensor
+    experts: torch.Tensor | None
+    began: Any = None
+    ended: Any = None
+    computed_s: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """True if reading it does not wait."""
+        return self.ended is None or bool(self.ended.query())
+
+
+class StaticStep:
+    """Launches steps of a model over pages.
+
+    Args:
+        model: A causal language model of Transformers, in evaluation mode.
+        layers: Of `layer_shapes`.
+        pages: Pages in memory, the scratch page included.
+        slots: Rows that run at once at most; one more slot takes the tokens of padding.
+        most_tokens: Packed tokens of a step at most.
+        most_samples: Rows of a step that sample at most, padding included.
+        most_numbers: Numbers of `StepInputs` at most.
+        most_steps: Steps of a launch at most.
+        unread: Launches that are not read at a time.
+        attention: "kernels" for Triton, "plain" for torch.
+        routers: To record the experts that the model chooses.
+        unused_ids: Ids that are never sampled.
+        use_graphs: Replay CUDA graphs; False runs every step eagerly.
+
+    Attributes:
+        graph_error: Why steps are not captured, in a line; None if they are.
+        captures: Graphs that were captured so far.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        layers: dict[int, LayerShape],
+        *,
+        pages: int,
+        slots: int,
+        most_tokens: int,
+        most_samples: int,
+        most_numbers: int,
+        most_steps: int,
+        unread: int,
+        attention: Literal["kernels", "plain"],
+        routers: Routers | None = None,
+        unused_ids: Sequence[int] = (),
+        use_graphs: bool = True,
+    ) -> None:
+        self.model = model
+        device = self.device = model.device
+        self.junk_slot = slots
+        self.most_steps = most_steps
+        self.captures = 0
+        self.graph_error: str | None = None
+        self._attention = attention
+        self._pages_in_use = 0  # of the longest row of a launch; for plain attention
+        self._routers = routers
+        self._unused = as_unused(unused_ids, device)
+        self._use_graphs = use_graphs and device.type == "cuda"
+        self._graphs: dict[StepShape, Any] = {}
+        self._graph_pool: Any = None
+        self._weights = self._where_weights_are()
+        self._narrow_rows = tile_rows(max(each.heads // each.key_heads for each in layers.values()))
+        # Zeros: what was never written is read and hidden, and 0 * NaN would be NaN.
+        self._keys = {
+            layer: torch.zeros(
+                (pages, each.key_heads, PAGE, each.head_width), dtype=each.dtype, device=device
+            )
+            for layer, each in layers.items()
+        }
+        self._values = {
+            layer: torch.zeros(
+                (pages, each.key_heads, PAGE, each.value_width), dtype=each.dtype, device=device
+            )
+            for layer, each in layers.items()
+        }
+        self.last = torch.zeros(slots + 1, dtype=torch.long, device=device)
+        self.position = torch.zeros(slots + 1, dtype=torch.long, device=device)
+        self._seen: torch.Tensor | None = None  # [slots + 1, V], once somebody penalises
+        self._inputs = torch.zeros(most_numbers, dtype=torch.int32, device=device)
+        self._results = torch.zeros(
+            (most_steps, 2, most_samples), dtype=torch.float64, device=device
+        )
+        self._experts: torch.Tensor | None = None
+        if routers is not None:
+            self._experts = torch.zeros(
+                (most_tokens, *routers.shape), dtype=torch.int16, device=device
+            )
+        self._staging: deque[_Staging] = deque(
+            _Staging(most_numbers, self._results.numel(), self._experts, device)
+            for _ in range(unread + 2)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the keys and values take."""
+        return sum(each.nbytes for each in (*self._keys.values(), *self._values.values()))
+
+    def launch(
+        self, shape: StepShape, numbers: torch.Tensor, steps: int, pages_in_use: int
+    ) -> StepLaunch:
+        """Send the inputs and begin to compute.
+
+        Args:
+            shape: Of the step.
+            numbers: On the host, int32: `StepInputs` of this shape, cut after the last table. May
+                be changed as soon as this returns.
+            steps: How often the step runs; above 1 if all tokens come from slots.
+            pages_in_use: Pages of the longest row.
+        """
+        self._pages_in_use = pages_in_use
+        graph = self._graph(shape)
+        staging = self._staging[0]
+        self._staging.rotate(-1)
+        staging.wait()
+        staging.inputs[: len(numbers)] = numbers
+        self._inputs[: len(numbers)].copy_(staging.inputs[: len(numbers)], non_blocking=True)
+        began = time.perf_counter()
+        if staging.began is not None:
+            staging.began.record()
+        for _ in range(steps):
+            if graph is None:
+                self._step(shape)
+            else:
+                graph.replay()
+        results = self._results[:steps, :, : shape.samples].contiguous()
+        host = staging.results[: results.numel()].view(results.shape)
+        host.copy_(results, non_blocking=True)
+        experts = None
+        if self._experts is not None and staging.experts is not None:
+            experts = staging.experts[: shape.tokens]
+            experts.copy_(self._experts[: shape.tokens], non_blocking=True)
+        if staging.ended is None:
+            spent = time.perf_counter() - began
+            return StepLaunch(host.clone(), experts, computed_s=spent)
+        staging.ended.record()
+        return StepLaunch(host, experts, staging.began, staging.ended)
+
+    def read(self, launch: StepLaunch) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for a launch; return ids, int64 [K, S], and log-probabilities, float64 [K, S]."""
+        if launch.ended is not None:
+            launch.ended.synchronize()
+            launch.computed_s = launch.began.elapsed_time(launch.ended) / 1000
+        results = launch.results.numpy()
+        return results[:, 0].astype(np.int64), results[:, 1].copy()
+
+    def begin_row(self, slot: int, token: int, position: int) -> None:
+        """Put the next token of a row on the device, as if it had been sampled there."""
+        self.last[slot].fill_(token)
+        self.position[slot].fill_(position)
+
+    def mark_seen(self, slot: int, ids: np.ndarray) -> None:
+        """Note the tokens of a row's context, for repetition penalties."""
+        if self._seen is None:
+            vocabulary = self.model.config.get_text_config().vocab_size
+            self._seen = torch.zeros(
+                (self.junk_slot + 1, vocabulary), dtype=torch.bool, device=self.device
+            )
+        row = self._seen[slot]
+        row.zero_()
+        known = ids[ids < len(row)]
+        row.index_fill_(0, torch.from_numpy(known).to(self.device), True)
+
+    def weights_may_have_moved(self) -> None:
+        """Drop the graphs if the weights lie elsewhere now; values that changed need nothing."""
+        weights = self._where_weights_are()
+        if weights != self._weights:
+            self._weights = weights
+            self._graphs.clear()
+
+    def _where_weights_are(self) -> tuple[Any, ...]:
+        """The addresses of all weights, and which adapters are switched off."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        switched = (getattr(m, "disable_adapters", None) for m in self.model.modules())
+        return (
+            *(tensor.data_ptr() for tensor in tensors),
+            *(each for each in switched if isinstance(each, bool)),
+        )
+
+    def _graph(self, shape: StepShape) -> Any:
+        """The graph of a shape, captured now if it is new; None runs it eagerly."""
+        if not self._use_graphs:
+            return None
+        if shape not in self._graphs:
+            try:
+                self._graphs[shape] = self._capture(shape)
+                self.captures += 1
+            except RuntimeError as error:  # a value that is read, a size that depends on values
+                self._use_graphs = False
+                self._graphs.clear()
+                self.graph_error = first_line(error)
+                logger.info(
+                    "%s samples without CUDA graphs, several times slower: %s",
+                    type(self.model).__name__,
+                    self.graph_error,
+                )
+                return None
+        return self._graphs[shape]
+
+    def _capture(self, shape: StepShape) -> Any:
+        # With padding alone: the steps before the capture must change nobody's state.
+        self._inputs.zero_()
+        inputs = StepInputs.of(self._inputs, shape, self.most_steps)
+        inputs.source.fill_(-1)
+        inputs.sample_slot.fill_(self.junk_slot)
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self._step(shape)  # compiles kernels and makes workspaces, which a capture cannot
+            inputs.counter.zero_()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, pool=self._graph_pool, capture_error_mode="thread_local"
+        ):  # other threads go on to use the device
+            self._step(shape)
+        if self._graph_pool is None:
+            self._graph_pool = graph.pool()
+        return graph
+
+    def _step(self, shape: StepShape) -> None:
+        """Compute one step from `self._inputs`; results go to where `launch` reads them."""
+        inputs = StepInputs.of(self._inputs, shape, self.most_steps)
+        slots = inputs.source.long()
+        from_slot, slots = slots >= 0, slots.clamp(min=0)
+        ids = torch.where(from_slot, self.last[slots], inputs.ids.long())  # [N]
+        positions = torch.where(from_slot, self.position[slots], inputs.positions.long())
+        sample_at = inputs.sample_at.long()  # [S]
+        plan = _PagedPlan(self._attend_with(inputs, positions, shape))
+        recording = nullcontext([]) if self._routers is None else self._routers.recording()
+        with planned(self.model), recording as chosen_experts:
+            logits = self.model(
+                input_ids=ids[None],
+                position_ids=positions[None],
+                use_cache=False,
+                plan=plan,
+                logits_to_keep=sample_at,
+            ).logits[0]  # [S, V]
+        step = inputs.counter.long()  # [1]
+        sample_slot = inputs.sample_slot.long()  # [S]
+        seen = None
+        if shape.penalised:
+            assert self._seen is not None
+            seen = self._seen[sample_slot]
+        chosen, logprobs = choose(
+            logits,
+            RowSettings(*inputs.settings.unbind(), inputs.points.index_select(0, step)[0]),
+            filtered=shape.filtered,
+            penalised=shape.penalised,
+            seen=seen,
+            unused=self._unused,
+        )
+        if self._seen is not None and shape.penalised:
+            self._seen[sample_slot, chosen] = True
+        self.last.index_copy_(0, sample_slot, chosen)
+        self.position.index_copy_(0, sample_slot, positions[sample_at] + 1)
+        results = torch.stack([chosen.double(), logprobs])[None]  # [1, 2, S]
+        self._results[:, :, : shape.samples].index_copy_(0, step, results)
+        if self._experts is not None:
+            self._experts[: shape.tokens].copy_(chosen_experts[0])
+        inputs.counter.add_(1)
+
+    def _attend_with(
+        self, inputs: StepInputs, positions: torch.Tensor, shape: StepShape
+    ) -> Callable[..., torch.Tensor]:
+        """Return the attention of this step: writes keys and values, then attends."""
+        where = (inputs.tables, inputs.table_width, inputs.rows, positions)
+        work = Work(
+            items=inputs.items,
+            wide_items=inputs.wide_items,
+            parts=inputs.parts,
+            part_slots=inputs.part_slots,
+            joined=shape.joined,
+            slots=shape.slots,
+            narrow_rows=self._narrow_rows,
+            wide_rows=shape.wide_rows,
+        )
+
+        def attend(
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+        ) -> torch.Tensor:
+            keys, values = self._keys[settings.layer], self._values[settings.layer]
+            if self._attention == "kernels":
+                write_pages(key, value, keys, values, *where)
+                return attend_pages(query, keys, values, *where, work, settings)
+            write_pages_plain(key, value, keys, values, *where)
+            return attend_pages_plain(query, keys, values, *where, settings, self._pages_in_use)
+
+        return attend
+
+
+@dataclass(frozen=True)
+class _PagedPlan:
+    """A `gymnast.agents.models.attention.Plan`."""
+
+    attend: Callable[..., torch.Tensor]
+
+
+class _Staging:
+    """Host memory of one launch, and its events."""
+
+    def __init__(
+        self, numbers: int, results: int, experts: torch.Tensor | None, device: torch.device
+    ) -> None:
+        on_gpu = device.type == "cuda"
+        self.inputs = torch.zeros(numbers, dtype=torch.int32, pin_memory=on_gpu)
+        self.results = torch.zeros(results, dtype=torch.float64, pin_memory=on_gpu)
+        self.experts: torch.Tensor | None = None
+        if experts is not None:
+            self.experts = torch.zeros(experts.shape, dtype=experts.dtype, pin_memory=on_gpu)
+        self.began: Any = torch.cuda.Event(enable_timing=True) if on_gpu else None
+        self.ended: Any = torch.cuda.Event(enable_timing=True) if on_gpu else None
+
+    def wait(self) -> None:
+        """Wait until the device no longer uses it."""
+        if self.ended is not None:
+            self.ended.synchronize()
+
+
+def tile_rows(heads_per_key: int) -> int:
+    """Return the rows of a tile for one query: a power of 2, 16 at least."""
+    return max(16, 1 << (heads_per_key - 1).bit_length())
