@@ -183,11 +183,10 @@ class PagedExecutor:
         self._kept_experts: np.ndarray | None = None
         if routers is not None:
             self._kept_experts = np.zeros((count, PAGE, *routers.shape), routers.kept.dtype)
-        largest = self._shape(self._most_tokens, self._samples, Filters(False, False), wide=True)
-        decoding = self._shape(self._samples, self._samples, Filters(False, False), wide=True)
-        before_tables = max(
-            StepInputs.numbers_before_tables(shape, self.max_steps) for shape in (largest, decoding)
+        largest = self._shape(
+            self._most_tokens, self._samples, Filters(False, False), wide=True, prefilling=True
         )
+        before_tables = StepInputs.numbers_before_tables(largest, self.max_steps)
         self.step = StaticStep(
             model,
             layers,
