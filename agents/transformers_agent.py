@@ -140,7 +140,9 @@ class TransformersAgent:
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a TransformersAgent cannot be pickled: its model stays in its process")
 
-    def _choose_engine(self, max_batch: int, prefill_tokens: int, executor: str) -> Engine | StateEngine:
+    def _choose_engine(
+        self, max_batch: int, prefill_tokens: int, executor: str
+    ) -> Engine | StateEngine:
         budget = self.kv_budget_bytes
         routers = Routers(self.model) if self.keeps_experts else None
         try:

@@ -26,7 +26,7 @@ from gymnast.agents.engine.request import Request
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
 WORTH_WAITING_FOR = 16
-# After so many launches that the device did not wait for, fewer steps are launched at once.
+# After so many launches that the device did not wait for, steps are launched one by one again.
 CALM_LAUNCHES = 64
 
 
@@ -146,11 +146,12 @@ class Engine:
             (request, row) for request, row in self.running.items() if _may_go_on(request, row)
         ]
         steps = self._steps
-        if self.waiting or any(row.missing > 1 for _, row in ready):
-            steps = 1  # so that those who wait join soon
-        for request, row in ready:
-            # No position beyond the context length may enter the model.
-            steps = min(steps, max(1, len(request.context) + request.limit - row.length))
+        if self.waiting or not all(
+            row.missing == 1 and row.length + steps <= len(request.context) + request.limit
+            for request, row in ready
+        ):
+            # Those who wait join soon, and no position beyond the context length enters the model.
+            steps = 1
         decoding: list[Part] = []
         prefilling: list[Part] = []
         budget = self.prefill_tokens
@@ -186,16 +187,15 @@ class Engine:
         return True
 
     def _keep_pace(self) -> None:
-        """Launch more steps at once where the device came to rest before Python came back."""
+        """Launch many steps at once where the device came to rest before Python came back."""
         if not self._unread:
             return
         if self._unread[-1].launch.done:
-            self._steps = min(2 * self._steps, self.executor.max_steps)
-            self._calm = 0
+            self._steps, self._calm = self.executor.many_steps, 0
             return
         self._calm += 1
         if self._calm >= CALM_LAUNCHES:
-            self._steps, self._calm = max(1, self._steps // 2), 0
+            self._steps, self._calm = 1, 0
 
     def _read(self, unread: _Unread) -> None:
         """Take the tokens of a launch, and resolve the requests that are finished."""
@@ -203,19 +203,16 @@ class Engine:
             row, request = sampled.row, sampled.row.request
             if request is None:
                 continue
-            for token, logprob in zip(sampled.ids, sampled.logprobs, strict=True):
-                if math.isnan(logprob):
-                    raise FloatingPointError(
-                        "the model's logits are NaN: its weights have diverged"
-                    )
-                self.executor.append(row, token)
-                if request.accept(token, logprob, unread.version):
-                    known = len(request.context) + len(request.ids) - 1
-                    request.experts = self.executor.experts(row, known)
-                    self._release(request)
-                    with suppress(InvalidStateError):  # cancelled just now
-                        request.future.set_result(request.completion())
-                    break
+            count = request.accept(sampled.ids, sampled.logprobs, unread.version)
+            if math.isnan(sum(sampled.logprobs[:count])):
+                raise FloatingPointError("the model's logits are NaN: its weights have diverged")
+            self.executor.append(row, sampled.ids[:count])
+            if request.finished:
+                known = len(request.context) + len(request.ids) - 1
+                request.experts = self.executor.experts(row, known)
+                self._release(request)
+                with suppress(InvalidStateError):  # cancelled just now
+                    request.future.set_result(request.completion())
 
 
 def _may_go_on(request: Request, row: Row) -> bool:

@@ -8,7 +8,7 @@ executor holds keys and values, runs the model and samples:
     executor.reserve(row, count)             memory for its next tokens
     launch = executor.launch(parts, steps)   begin to compute; a GPU goes on by itself
     executor.read(launch)                    wait for the sampled tokens
-    executor.append(row, token)              the request goes on from a token that was read
+    executor.append(row, tokens)             the request goes on from tokens that were read
     executor.release(row)                    it is over
     executor.forget()                        the weights changed
 
@@ -119,14 +119,14 @@ class Executor(Protocol):
 
     Attributes:
         max_unread: Launches that may be under way while the next one is begun.
-        max_steps: Steps of one launch at most.
+        many_steps: Steps of a launch where Python cannot keep up with the device; else one.
         max_rows: Requests that run at once at most.
         tokens_pushed: Tokens that entered the model so far.
         context_length: The longest context with its completion that fits, in tokens.
     """
 
     max_unread: int
-    max_steps: int
+    many_steps: int
     max_rows: int
     tokens_pushed: int
     context_length: int
@@ -166,20 +166,20 @@ class Executor(Protocol):
 
         Args:
             parts: At least one. Rows that decode come before others.
-            steps: How often every row samples; above 1 if all of them decode.
+            steps: How often every row samples: 1, or `many_steps` if all of them decode.
         """
         ...
 
     def read(self, launch: Any) -> list[Sampled]:
         """Wait for a launch, the oldest that was not read; rows may have been released since.
 
-        Raises:
-            FloatingPointError: A row that goes on has a NaN among its logits.
+        Returns:
+            The tokens of each row that sampled. A log-probability is NaN where a logit is.
         """
         ...
 
-    def append(self, row: Any, token: int) -> None:
-        """Take a token that was read as the next one of a row."""
+    def append(self, row: Any, ids: Sequence[int]) -> None:
+        """Take tokens that were read as the next ones of a row."""
         ...
 
     def experts(self, row: Any, count: int) -> np.ndarray | None:

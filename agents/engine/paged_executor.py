@@ -11,7 +11,7 @@ read once for all of them (`work_items.py`). Pages are taken one at a time, as a
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +35,6 @@ from gymnast.agents.engine.work_items import (
     OPEN,
     SHORTEST_PIECE,
     WORTH_JOINING,
-    Items,
     Segment,
     divide,
     find_shared,
@@ -43,8 +42,9 @@ from gymnast.agents.engine.work_items import (
 from gymnast.agents.models.routing import Routers
 from gymnast.errors import UsageError
 
-# Steps that are launched at once when Python cannot keep up with the device one by one.
-MOST_STEPS = 8
+# Steps of a launch when Python cannot keep up with the device one by one, in one graph. With 8 busy
+# threads and 1 ms between switches, Python comes back to the engine after 10 to 20 ms.
+MANY_STEPS = 8
 # Numbers of decoding rows that have a graph; beyond the last, multiples of it.
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SMALLEST_MIXED = 64  # tokens
@@ -103,21 +103,65 @@ class PagedLaunch:
         return self.launch.done
 
 
-@dataclass
 class _Plan:
-    """What stays the same from launch to launch while the same rows decode.
+    """The inputs of a step on the host; they serve many launches while the same rows decode.
 
-    Attributes:
-        rows: In the order of the packed tokens.
+    Args:
+        rows: Those of the packed tokens, in their order.
+        sampling: The rows that sample, in the order of the results.
         shape: Of the step.
-        numbers: `StepInputs` on the host, int32.
-        planned_at: The length of each row when it was made.
+        table_numbers: Room for the page tables.
+        junk_slot: Where the tokens of padding go.
     """
 
-    rows: list[PagedRow] = field(default_factory=list)
-    shape: StepShape = field(default_factory=lambda: StepShape(0, 0))
-    numbers: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
-    planned_at: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    def __init__(
+        self,
+        rows: list[PagedRow],
+        sampling: list[PagedRow],
+        shape: StepShape,
+        table_numbers: int,
+        junk_slot: int,
+    ) -> None:
+        self.rows, self.sampling, self.shape = rows, sampling, shape
+        self.before_tables = StepInputs.numbers_before_tables(shape)
+        self.numbers = np.zeros(self.before_tables + table_numbers, dtype=np.int32)
+        self.inputs = inputs = StepInputs.of(self.numbers, shape)
+        self.slots = np.array([row.slot for row in rows])
+        self.lengths = np.array([row.length for row in rows])  # when it was made
+        # All is padding but what is written after this: it is greedy, and reads and writes scratch.
+        inputs.source[:] = -1
+        inputs.rows[:] = len(rows)
+        inputs.sample_slot[:] = junk_slot
+        inputs.settings[:] = np.array([0.0, 0.0, 1.0, 0.0, 1.0])[:, None]
+        requests = [_request(row) for row in sampling]
+        count = len(sampling)
+        inputs.sample_slot[:count] = [row.slot for row in sampling]
+        if requests:
+            inputs.settings[:, :count] = np.array([settings_of(r.sampling) for r in requests]).T
+        self._seeds = np.array([request.seed for request in requests], dtype=np.uint64)
+        self._begins = np.array([len(request.context) for request in requests], dtype=np.int64)
+
+    def fill_in(self, table: np.ndarray, width: int) -> np.ndarray:
+        """Write what changes from launch to launch.
+
+        Args:
+            table: Pages by slot, [slots, most pages].
+            width: Pages of the longest row.
+
+        Returns:
+            The numbers up to the last table.
+        """
+        inputs, count = self.inputs, len(self.sampling)
+        if count:
+            sampled = np.array([row.length for row in self.sampling]) - self._begins
+            indices = sampled[:, None] + np.arange(self.shape.steps)
+            inputs.points[:, :count] = uniforms(self._seeds[:, None], indices).T
+        inputs.counter[0] = 0
+        inputs.table_width[0] = width
+        used = len(self.slots) * width
+        inputs.tables[:used].reshape(-1, width)[:] = table[self.slots, :width]
+        inputs.tables[used : used + width] = SCRATCH  # the row of the padding
+        return self.numbers[: self.before_tables + used + width]
 
 
 class PagedExecutor:
@@ -164,8 +208,8 @@ class PagedExecutor:
                 "two. Give more."
             )
         self.max_rows = max_rows
-        # Steps of one launch go on with the experts of one step alone.
-        self.max_steps = 1 if routers is not None else MOST_STEPS
+        # Experts are read back for one step of a launch alone.
+        self.many_steps = 1 if routers is not None else MANY_STEPS
         self.tokens_pushed = 0
         self.context_length = min(context_length, (count - 1) * PAGE)
         self._pool = PagePool(count)
@@ -174,11 +218,11 @@ class PagedExecutor:
         self._items_needed = attention == "kernels"
         self._set_tiles(layers, model.device)
         # A launch of several steps may go beyond the last token of a row.
-        width = -(-(self.context_length + MOST_STEPS) // PAGE)
+        width = -(-(self.context_length + MANY_STEPS) // PAGE)
         self._table = np.zeros((max_rows + 1, width), dtype=np.int32)
         self._samples = padded_size(max_rows)
         self._most_tokens = max(mixed_size(max_rows + prefill_tokens), self._samples)
-        self._plan = _Plan()
+        self._plan: _Plan | None = None
         self._device_s = self._wait_s = 0.0
         self._kept_experts: np.ndarray | None = None
         if routers is not None:
@@ -186,7 +230,8 @@ class PagedExecutor:
         largest = self._shape(
             self._most_tokens, self._samples, Filters(False, False), wide=True, prefilling=True
         )
-        before_tables = StepInputs.numbers_before_tables(largest, self.max_steps)
+        before_tables = StepInputs.numbers_before_tables(largest)
+        before_tables += 2 * self._samples * self.many_steps
         self.step = StaticStep(
             model,
             layers,
@@ -195,7 +240,7 @@ class PagedExecutor:
             most_tokens=self._most_tokens,
             most_samples=self._samples,
             most_numbers=before_tables + (max_rows + 1) * width,
-            most_steps=self.max_steps,
+            most_steps=self.many_steps,
             unread=self.max_unread,
             attention=attention,
             routers=routers,
@@ -265,12 +310,13 @@ class PagedExecutor:
             row.filled += 1
         return True
 
-    def append(self, row: PagedRow, token: int) -> None:
+    def append(self, row: PagedRow, ids: Sequence[int]) -> None:
         """See `Executor`."""
-        if row.known == len(row.tokens):
-            row.tokens = np.concatenate([row.tokens, np.zeros_like(row.tokens)])
-        row.tokens[row.known] = token
-        row.known += 1
+        known = row.known + len(ids)
+        if known > len(row.tokens):
+            row.tokens = np.concatenate([row.tokens, np.zeros(known, dtype=np.int64)])
+        row.tokens[row.known : known] = ids
+        row.known = known
         self._settle(row)
 
     def release(self, row: PagedRow) -> None:
@@ -306,26 +352,21 @@ class PagedExecutor:
 
     def launch(self, parts: Sequence[Part], steps: int) -> PagedLaunch:
         """See `Executor`."""
-        rows: list[Any] = [part.row for part in parts]
-        if all(part.count == 1 and part.row.missing == 1 for part in parts):
-            plan = self._decoding_plan(rows)
-            sampling = plan.rows
-            tokens = len(rows) * steps
+        if all(part.row.missing == 1 for part in parts):
+            plan = self._plan = self._decoding_plan(parts, steps)
         else:
-            plan, sampling = self._mixed_plan(parts)
-            tokens = sum(part.count for part in parts)
+            plan, self._plan = self._mixed_plan(parts), None
         experts_at = self._experts_at(parts, plan) if self._kept_experts is not None else None
         width = max(row.filled for row in plan.rows)
-        numbers = self._fill_in(plan, sampling, width, steps)
-        launch = self.step.launch(plan.shape, numbers, steps, width)
-        self.tokens_pushed += tokens
+        launch = self.step.launch(plan.shape, plan.fill_in(self._table, width), width)
         for part in parts:
             part.row.computed += part.count * steps
-        for row in sampling:
+            self.tokens_pushed += part.count * steps
+        for row in plan.sampling:
             row.length += steps
-        for row in rows:
+        for row in plan.rows:
             self._settle(row)
-        return PagedLaunch(launch, list(sampling), experts_at)
+        return PagedLaunch(launch, plan.sampling, experts_at)
 
     def read(self, launch: PagedLaunch) -> list[Sampled]:
         """See `Executor`; a NaN is among the log-probabilities then."""
@@ -343,105 +384,71 @@ class PagedExecutor:
             for row, (row_ids, row_logprobs) in zip(launch.rows, columns, strict=False)
         ]
 
-    def _fill_in(
-        self, plan: _Plan, sampling: Sequence[PagedRow], width: int, steps: int
-    ) -> torch.Tensor:
-        """Write what changes from launch to launch; return the numbers up to the last table."""
-        inputs = StepInputs.of(plan.numbers, plan.shape, self.max_steps)
-        count = len(sampling)
-        seeds = np.array([_request(row).seed for row in sampling], dtype=np.uint64)
-        indices = np.array([row.length - len(_request(row).context) for row in sampling])
-        if count:
-            points = uniforms(seeds[:, None], indices[:, None] + np.arange(steps))  # [S, K]
-            inputs.points.numpy()[:steps, :count] = points.T
-        inputs.counter[0] = 0
-        inputs.table_width[0] = width
-        tables = inputs.tables.numpy()
-        slots = [row.slot for row in plan.rows]
-        used = len(slots) * width
-        tables[:used].reshape(len(slots), width)[:] = self._table[slots, :width]
-        tables[used : used + width] = SCRATCH  # the row of the padding
-        end = len(plan.numbers) - len(tables) + used + width
-        return plan.numbers[:end]
-
-    def _decoding_plan(self, rows: list[PagedRow]) -> _Plan:
-        """The plan of a step in which all rows decode; the last one if it still fits."""
+    def _decoding_plan(self, parts: Sequence[Part], steps: int) -> _Plan:
+        """The plan of steps in which all rows decode; the last one if it still fits."""
+        rows: list[Any] = [part.row for part in parts]
         plan = self._plan
-        if len(rows) == len(plan.rows) and set(rows) == set(plan.rows):
-            lengths = np.array([row.length for row in plan.rows])
-            if (lengths - plan.planned_at).max() < SHORTEST_PIECE // 2:
+        if plan is not None and plan.shape.steps == steps and set(rows) == set(plan.rows):
+            grown = plan.rows[0].length - plan.lengths[0]  # all rows grow alike
+            if grown < SHORTEST_PIECE // 2:
                 return plan
-        lengths = np.array([row.length for row in rows])
-        size = padded_size(len(rows))
-        filters = filters_in([_request(row).sampling for row in rows])
         order, narrow, wide = self._decoding_segments(rows)
-        ordered = [rows[index] for index in order]
-        most_queries = max((segment.count for segment in wide), default=1)
+        rows = [rows[index] for index in order]
+        size, count = padded_size(len(rows)), len(rows)
         simple = not wide and all(segment.keys <= SHORTEST_PIECE for segment in narrow)
+        most_queries = max((segment.count for segment in wide), default=1)
         shape = self._shape(
-            size, size, filters, wide=not simple, rows_of_a_tile=most_queries * self._group
+            size,
+            size,
+            filters_in([_request(row).sampling for row in rows]),
+            steps=steps,
+            wide=not simple,
+            rows_of_a_tile=most_queries * self._group,
         )
-        plan = self._plan = self._empty_plan(ordered, shape)
-        plan.planned_at = lengths[order]
-        inputs = StepInputs.of(plan.numbers, shape, self.max_steps)
-        count = len(rows)
-        inputs.source.numpy()[:count] = [row.slot for row in ordered]
-        inputs.rows.numpy()[:count] = np.arange(count)
-        inputs.sample_at.numpy()[:] = np.arange(size)
-        inputs.sample_slot.numpy()[:count] = [row.slot for row in ordered]
-        self._write_settings(inputs, ordered)
-        if self._items_needed:
-            self._write_items(inputs, shape, narrow, wide)
+        plan = self._new_plan(rows, rows, shape)
+        plan.inputs.source[:count] = plan.slots
+        plan.inputs.rows[:count] = np.arange(count)
+        plan.inputs.sample_at[:] = np.arange(size)
+        self._write_items(plan, narrow, wide)
         return plan
 
-    def _mixed_plan(self, parts: Sequence[Part]) -> tuple[_Plan, list[PagedRow]]:
-        """The plan of a step in which some rows compute contexts, and the rows that sample."""
-        self._plan = _Plan()
+    def _mixed_plan(self, parts: Sequence[Part]) -> _Plan:
+        """The plan of a step in which some rows compute contexts."""
         decoding: list[Any] = [part.row for part in parts if part.row.missing == 1]
+        prefilling = [part for part in parts if part.row.missing > 1]
         order, narrow, wide = self._decoding_segments(decoding)
         rows: list[Any] = [decoding[index] for index in order]
-        sampling = list(rows)
-        tokens = sum(part.count for part in parts)
-        filters = filters_in([_request(part.row).sampling for part in parts if part.samples])
-        shape = self._shape(mixed_size(tokens), self._samples, filters, wide=True, prefilling=True)
-        plan = self._empty_plan(rows, shape)
-        inputs = StepInputs.of(plan.numbers, shape, self.max_steps)
-        source, ids, positions, token_rows, sample_at, sample_slot = (
-            each.numpy()
-            for each in (
-                inputs.source,
-                inputs.ids,
-                inputs.positions,
-                inputs.rows,
-                inputs.sample_at,
-                inputs.sample_slot,
-            )
-        )
         count = len(rows)
-        source[:count] = [row.slot for row in rows]
-        token_rows[:count] = sample_at[:count] = np.arange(count)
-        start = count
-        for part in parts:
+        sampling = rows + [part.row for part in prefilling if part.samples]
+        shape = self._shape(
+            mixed_size(sum(part.count for part in parts)),
+            self._samples,
+            filters_in([_request(row).sampling for row in sampling]),
+            wide=True,
+            prefilling=True,
+        )
+        plan = self._new_plan(rows + [part.row for part in prefilling], sampling, shape)
+        inputs = plan.inputs
+        inputs.source[:count] = plan.slots[:count]
+        inputs.rows[:count] = inputs.sample_at[:count] = np.arange(count)
+        start, sample = count, count
+        for number, part in enumerate(prefilling, count):
             row: Any = part.row
-            if row.missing == 1:
-                continue
-            end = start + part.count
-            at = slice(row.computed, row.computed + part.count)
-            ids[start:end] = row.tokens[at]
-            positions[start:end] = np.arange(at.start, at.stop)
-            token_rows[start:end] = len(rows)
-            wide.append(Segment(start, part.count, len(rows), 0, at.stop, at.stop))
+            end, first, last = start + part.count, row.computed, row.computed + part.count
+            inputs.ids[start:end] = row.tokens[first:last]
+            inputs.positions[start:end] = np.arange(first, last)
+            inputs.rows[start:end] = number
+            wide.append(Segment(start, part.count, number, 0, last, last))
             if part.samples:
-                sample_at[len(sampling)] = end - 1
-                sampling.append(row)
-            rows.append(row)
+                inputs.sample_at[sample] = end - 1
+                sample += 1
             start = end
-        token_rows[start:] = len(rows)  # the row of the padding
-        sample_slot[: len(sampling)] = [row.slot for row in sampling]
-        self._write_settings(inputs, sampling)
-        if self._items_needed:
-            self._write_items(inputs, shape, narrow, wide)
-        return plan, sampling
+        self._write_items(plan, narrow, wide)
+        return plan
+
+    def _new_plan(self, rows: list[PagedRow], sampling: list[PagedRow], shape: StepShape) -> _Plan:
+        table_numbers = (len(rows) + 1) * self._table.shape[1]
+        return _Plan(rows, sampling, shape, table_numbers, self.step.junk_slot)
 
     def _decoding_segments(
         self, rows: Sequence[PagedRow]
@@ -462,14 +469,11 @@ class PagedExecutor:
         ]
         return order, narrow, wide
 
-    def _write_items(
-        self,
-        inputs: StepInputs,
-        shape: StepShape,
-        narrow: Sequence[Segment],
-        wide: Sequence[Segment],
-    ) -> None:
-        items: Items = divide(
+    def _write_items(self, plan: _Plan, narrow: Sequence[Segment], wide: Sequence[Segment]) -> None:
+        if not self._items_needed:
+            return
+        shape = plan.shape
+        items = divide(
             narrow,
             wide,
             tokens=shape.tokens,
@@ -478,16 +482,10 @@ class PagedExecutor:
             most_wide_items=shape.wide_items,
             most_slots=shape.slots,
         )
-        inputs.items.numpy()[:] = items.items
-        inputs.wide_items.numpy()[:] = items.wide_items
-        inputs.parts.numpy()[:] = items.parts
-        inputs.part_slots.numpy()[:] = items.part_slots
-
-    def _write_settings(self, inputs: StepInputs, sampling: Sequence[PagedRow]) -> None:
-        settings = inputs.settings.numpy()  # [5, S]; padding is greedy
-        settings[:] = np.array([0.0, 0.0, 1.0, 0.0, 1.0])[:, None]
-        for column, row in enumerate(sampling):
-            settings[:, column] = settings_of(_request(row).sampling)
+        plan.inputs.items[:] = items.items
+        plan.inputs.wide_items[:] = items.wide_items
+        plan.inputs.parts[:] = items.parts
+        plan.inputs.part_slots[:] = items.part_slots
 
     def _experts_at(self, parts: Sequence[Part], plan: _Plan) -> np.ndarray:
         """Where the experts of the packed tokens belong, in the order of the tokens."""
@@ -497,17 +495,6 @@ class PagedExecutor:
             at = np.arange(row.computed, row.computed + counts[row])
             found.append(np.stack([self._table[row.slot, at // PAGE], at % PAGE]))
         return np.concatenate(found, axis=1)
-
-    def _empty_plan(self, rows: list[PagedRow], shape: StepShape) -> _Plan:
-        """A plan whose tokens are all padding."""
-        before = StepInputs.numbers_before_tables(shape, self.max_steps)
-        size = before + (self.max_rows + 1) * self._table.shape[1]
-        plan = _Plan(rows, shape, torch.zeros(size, dtype=torch.int32))
-        inputs = StepInputs.of(plan.numbers, shape, self.max_steps)
-        inputs.source.fill_(-1)
-        inputs.rows.fill_(len(rows))
-        inputs.sample_slot.fill_(self.step.junk_slot)
-        return plan
 
     def _set_tiles(self, layers: dict[int, LayerShape], device: torch.device) -> None:
         """Derive the sizes of work items from the model and the device."""
@@ -526,6 +513,7 @@ class PagedExecutor:
         filters: Filters,
         *,
         wide: bool,
+        steps: int = 1,
         prefilling: bool = False,
         rows_of_a_tile: int = WIDE_ROWS,
     ) -> StepShape:
@@ -535,17 +523,19 @@ class PagedExecutor:
             tokens: N.
             samples: S.
             filters: In use.
+            steps: K.
             wide: False if every row attends in one short item of its own.
             prefilling: Whether contexts are computed.
             rows_of_a_tile: Rows that a wide tile should have.
         """
+        plain = StepShape(
+            tokens, samples, steps, filtered=filters.filtered, penalised=filters.penalised
+        )
         if not self._items_needed:
-            return StepShape(tokens, samples, filtered=filters[0], penalised=filters[1])
-        narrow_rows = tile_rows(self._group)
+            return plain
         if not wide:
-            return StepShape(
-                tokens, samples, items=tokens, filtered=filters[0], penalised=filters[1]
-            )
+            return replace(plain, items=tokens)
+        narrow_rows = tile_rows(self._group)
         wide_rows = max(narrow_rows, min(WIDE_ROWS, tile_rows(rows_of_a_tile)))
         spare = self._spare_items
         items = samples + spare
@@ -555,16 +545,13 @@ class PagedExecutor:
         if prefilling:
             wide_items += tokens // max(1, wide_rows // self._group) + self.max_rows
             slots += 2048
-        return StepShape(
-            tokens=tokens,
-            samples=samples,
+        return replace(
+            plain,
             items=items,
             wide_items=wide_items,
             slots=slots,
             wide_rows=wide_rows,
             joined=True,
-            filtered=filters[0],
-            penalised=filters[1],
         )
 
 

@@ -1,6 +1,7 @@
 """One call of `generate` on its way through an engine."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal
@@ -84,13 +85,26 @@ class Request:
             for (start, version), end in zip(self._versions, ends, strict=True)
         ]
 
-    def accept(self, token: int, logprob: float, version: int) -> bool:
-        """Add a token that these weights sampled; return True once the completion is finished."""
+    def accept(self, ids: Sequence[int], logprobs: Sequence[float], version: int) -> int:
+        """Add tokens that these weights sampled, up to the one that ends the completion.
+
+        Returns:
+            How many were added; fewer than there are once the completion is finished.
+        """
+        count = min(len(ids), self.most - len(self.ids))
+        if not self.stop_ids.isdisjoint(ids):
+            stops = (number for number, token in enumerate(ids, 1) if token in self.stop_ids)
+            count = min(count, *stops)
         if not self._versions or self._versions[-1][1] != version:
             self._versions.append((len(self.ids), version))
-        self.ids.append(token)
-        self.logprobs.append(logprob)
-        return token in self.stop_ids or len(self.ids) >= self.most
+        self.ids += ids[:count]
+        self.logprobs += logprobs[:count]
+        return count
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing more is sampled."""
+        return len(self.ids) >= self.most or bool(self.ids and self.ids[-1] in self.stop_ids)
 
     def completion(self) -> Completion:
         """The completion that was sampled."""

@@ -49,7 +49,7 @@ class RowsExecutor:
         unused_ids: Ids with a logit and no token; they are never sampled.
     """
 
-    max_unread, max_steps = 0, 1
+    max_unread, many_steps = 0, 1
 
     def __init__(
         self,
@@ -128,8 +128,9 @@ class RowsExecutor:
         """See `Executor`."""
         return launch.sampled
 
-    def append(self, row: Row, token: int) -> None:
+    def append(self, row: Row, ids: Sequence[int]) -> None:
         """See `Executor`."""
+        (token,) = ids
         self.cache.append(row, token)
 
     def experts(self, row: Row, count: int) -> np.ndarray | None:

@@ -151,7 +151,8 @@ class StateEngine:
         rows = torch.stack(list(logits.values()))
         ids, logprobs = sample(rows, draws, contexts, self._unused)
         for request, token, logprob in zip(logits, ids, logprobs, strict=True):
-            if request.accept(token, logprob, self.version):
+            request.accept([token], [logprob], self.version)
+            if request.finished:
                 request.experts = self.running[request].chosen
                 self._release(request)
                 with suppress(InvalidStateError):  # cancelled just now

@@ -46,6 +46,7 @@ class StepShape:
     Attributes:
         tokens: Packed tokens, N.
         samples: Rows that sample, S.
+        steps: Steps of one launch, K; above 1 if all tokens come from slots.
         items: Narrow work items, I.
         wide_items: Wide work items, J.
         slots: Partial results, C.
@@ -57,6 +58,7 @@ class StepShape:
 
     tokens: int
     samples: int
+    steps: int = 1
     items: int = 0
     wide_items: int = 0
     slots: int = 0
@@ -68,7 +70,7 @@ class StepShape:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The numbers of one launch: views of one int32 array, on the host or on the device.
+    """The numbers of one launch: views of one int32 array, of NumPy's or torch's.
 
     Attributes:
         settings: float64 [5, S]; rows of `RowSettings` but the points.
@@ -88,46 +90,41 @@ class StepInputs:
         tables: What is left, [R * W] and more.
     """
 
-    settings: torch.Tensor
-    points: torch.Tensor
-    counter: torch.Tensor
-    table_width: torch.Tensor
-    source: torch.Tensor
-    ids: torch.Tensor
-    positions: torch.Tensor
-    rows: torch.Tensor
-    sample_at: torch.Tensor
-    sample_slot: torch.Tensor
-    items: torch.Tensor
-    wide_items: torch.Tensor
-    parts: torch.Tensor
-    part_slots: torch.Tensor
-    tables: torch.Tensor
+    settings: Any
+    points: Any
+    counter: Any
+    table_width: Any
+    source: Any
+    ids: Any
+    positions: Any
+    rows: Any
+    sample_at: Any
+    sample_slot: Any
+    items: Any
+    wide_items: Any
+    parts: Any
+    part_slots: Any
+    tables: Any
 
     @classmethod
-    def of(cls, array: torch.Tensor, shape: StepShape, most_steps: int) -> "StepInputs":
-        """Return the views of an array.
-
-        Args:
-            array: int32 [n].
-            shape: Of the step.
-            most_steps: K.
-        """
+    def of(cls, array: Any, shape: StepShape) -> "StepInputs":
+        """Return the views of an array, int32 [n]."""
+        float64: Any = np.float64 if isinstance(array, np.ndarray) else torch.float64
         at = 0
 
-        def view(*size: int) -> torch.Tensor:
+        def view(*size: int) -> Any:
             nonlocal at
-            part = array[at : at + math.prod(size)].view(size)
+            part = array[at : at + math.prod(size)].reshape(size)
             at += math.prod(size)
             return part
 
-        def doubles(rows: int) -> torch.Tensor:
-            return view(rows, DOUBLE * shape.samples).view(torch.float64)
+        def doubles(rows: int) -> Any:
+            return view(rows, DOUBLE * shape.samples).view(float64)
 
         # The doubles come first: their addresses are multiples of 8 bytes.
         return cls(
             settings=doubles(SETTINGS),
-            points=doubles(most_steps),
+            points=doubles(shape.steps),
             counter=view(1),
             table_width=view(1),
             source=view(shape.tokens),
@@ -144,9 +141,9 @@ class StepInputs:
         )
 
     @staticmethod
-    def numbers_before_tables(shape: StepShape, most_steps: int) -> int:
+    def numbers_before_tables(shape: StepShape) -> int:
         """Count the numbers of all parts but the tables."""
-        doubles = DOUBLE * shape.samples * (SETTINGS + most_steps)
+        doubles = DOUBLE * shape.samples * (SETTINGS + shape.steps)
         items = 6 * (shape.items + shape.wide_items)
         return doubles + 2 + 6 * shape.tokens + 2 * shape.samples + items + shape.slots
 
@@ -205,14 +202,16 @@ class StepLaunch:
     """Steps that were begun.
 
     Attributes:
-        results: Ids and log-probabilities, float64 [K, 2, S], once it is done.
+        results: Ids and log-probabilities, float64 [K * 2 * S], once it is done.
+        shape: Of the step.
         experts: Of each packed token, [N, layers, chosen], once it is done; None if none are kept.
         began: When the device begins; None on a CPU.
         ended: When everything is on the host.
         computed_s: On a CPU, the seconds it took.
     """
 
-    results: torch.Tensor
+    results: np.ndarray
+    shape: StepShape
     experts: torch.Tensor | None
     began: Any = None
     ended: Any = None
@@ -267,7 +266,6 @@ class StaticStep:
         self.model = model
         device = self.device = model.device
         self.junk_slot = slots
-        self.most_steps = most_steps
         self.captures = 0
         self.graph_error: str | None = None
         self._attention = attention
@@ -278,6 +276,7 @@ class StaticStep:
         self._graphs: dict[StepShape, Any] = {}
         self._graph_pool: Any = None
         self._weights = self._where_weights_are()
+        self._weights_may_have_moved = False
         self._narrow_rows = tile_rows(max(each.heads // each.key_heads for each in layers.values()))
         # Zeros: what was never written is read and hidden, and 0 * NaN would be NaN.
         self._keys = {
@@ -297,7 +296,7 @@ class StaticStep:
         self._seen: torch.Tensor | None = None  # [slots + 1, V], once somebody penalises
         self._inputs = torch.zeros(most_numbers, dtype=torch.int32, device=device)
         self._results = torch.zeros(
-            (most_steps, 2, most_samples), dtype=torch.float64, device=device
+            most_steps * 2 * most_samples, dtype=torch.float64, device=device
         )
         self._experts: torch.Tensor | None = None
         if routers is not None:
@@ -314,52 +313,57 @@ class StaticStep:
         """Bytes that the keys and values take."""
         return sum(each.nbytes for each in (*self._keys.values(), *self._values.values()))
 
-    def launch(
-        self, shape: StepShape, numbers: torch.Tensor, steps: int, pages_in_use: int
-    ) -> StepLaunch:
+    def launch(self, shape: StepShape, numbers: np.ndarray, pages_in_use: int) -> StepLaunch:
         """Send the inputs and begin to compute.
+
+        Whatever calls the device may lose Python's lock to another thread, so there are few calls.
 
         Args:
             shape: Of the step.
-            numbers: On the host, int32: `StepInputs` of this shape, cut after the last table. May
-                be changed as soon as this returns.
-            steps: How often the step runs; above 1 if all tokens come from slots.
+            numbers: `StepInputs` of this shape, cut after the last table; int32. May be changed as
+                soon as this returns.
             pages_in_use: Pages of the longest row.
         """
+        if self._weights_may_have_moved:
+            self._check_weights()
         self._pages_in_use = pages_in_use
         graph = self._graph(shape)
         staging = self._staging[0]
         self._staging.rotate(-1)
         staging.wait()
-        staging.inputs[: len(numbers)] = numbers
-        self._inputs[: len(numbers)].copy_(staging.inputs[: len(numbers)], non_blocking=True)
+        staging.numbers[: len(numbers)] = numbers
         began = time.perf_counter()
+        # In pieces of a power of two, of which there are few.
+        sent = min(1 << (len(numbers) - 1).bit_length(), len(self._inputs))
+        self._inputs[:sent].copy_(staging.inputs[:sent], non_blocking=True)
         if staging.began is not None:
             staging.began.record()
-        for _ in range(steps):
-            if graph is None:
+        if graph is None:
+            for _ in range(shape.steps):
                 self._step(shape)
-            else:
-                graph.replay()
-        results = self._results[:steps, :, : shape.samples].contiguous()
-        host = staging.results[: results.numel()].view(results.shape)
+        else:
+            graph.replay()
+        results = self._results[: shape.steps * 2 * shape.samples]
+        host = staging.results[: len(results)]
         host.copy_(results, non_blocking=True)
         experts = None
         if self._experts is not None and staging.experts is not None:
             experts = staging.experts[: shape.tokens]
             experts.copy_(self._experts[: shape.tokens], non_blocking=True)
-        if staging.ended is None:
-            spent = time.perf_counter() - began
-            return StepLaunch(host.clone(), experts, computed_s=spent)
-        staging.ended.record()
-        return StepLaunch(host, experts, staging.began, staging.ended)
+        launch = StepLaunch(host.numpy(), shape, experts, staging.began, staging.ended)
+        if staging.ended is not None:
+            staging.ended.record()
+        else:
+            launch.computed_s = time.perf_counter() - began
+        return launch
 
     def read(self, launch: StepLaunch) -> tuple[np.ndarray, np.ndarray]:
         """Wait for a launch; return ids, int64 [K, S], and log-probabilities, float64 [K, S]."""
         if launch.ended is not None:
             launch.ended.synchronize()
             launch.computed_s = launch.began.elapsed_time(launch.ended) / 1000
-        results = launch.results.numpy()
+        shape = launch.shape
+        results = launch.results.reshape(shape.steps, 2, shape.samples)
         return results[:, 0].astype(np.int64), results[:, 1].copy()
 
     def begin_row(self, slot: int, token: int, position: int) -> None:
@@ -380,7 +384,12 @@ class StaticStep:
         row.index_fill_(0, torch.from_numpy(known).to(self.device), True)
 
     def weights_may_have_moved(self) -> None:
+        """Look before the next launch if the weights lie elsewhere."""
+        self._weights_may_have_moved = True
+
+    def _check_weights(self) -> None:
         """Drop the graphs if the weights lie elsewhere now; values that changed need nothing."""
+        self._weights_may_have_moved = False
         weights = self._where_weights_are()
         if weights != self._weights:
             self._weights = weights
@@ -418,7 +427,7 @@ class StaticStep:
     def _capture(self, shape: StepShape) -> Any:
         # With padding alone: the steps before the capture must change nobody's state.
         self._inputs.zero_()
-        inputs = StepInputs.of(self._inputs, shape, self.most_steps)
+        inputs = StepInputs.of(self._inputs, shape)
         inputs.source.fill_(-1)
         inputs.sample_slot.fill_(self.junk_slot)
         aside = torch.cuda.Stream()
@@ -431,14 +440,15 @@ class StaticStep:
         with torch.cuda.graph(
             graph, pool=self._graph_pool, capture_error_mode="thread_local"
         ):  # other threads go on to use the device
-            self._step(shape)
+            for _ in range(shape.steps):
+                self._step(shape)
         if self._graph_pool is None:
             self._graph_pool = graph.pool()
         return graph
 
     def _step(self, shape: StepShape) -> None:
         """Compute one step from `self._inputs`; results go to where `launch` reads them."""
-        inputs = StepInputs.of(self._inputs, shape, self.most_steps)
+        inputs = StepInputs.of(self._inputs, shape)
         slots = inputs.source.long()
         from_slot, slots = slots >= 0, slots.clamp(min=0)
         ids = torch.where(from_slot, self.last[slots], inputs.ids.long())  # [N]
@@ -473,7 +483,8 @@ class StaticStep:
         self.last.index_copy_(0, sample_slot, chosen)
         self.position.index_copy_(0, sample_slot, positions[sample_at] + 1)
         results = torch.stack([chosen.double(), logprobs])[None]  # [1, 2, S]
-        self._results[:, :, : shape.samples].index_copy_(0, step, results)
+        taken = self._results[: shape.steps * results.numel()]
+        taken.view(shape.steps, 2, shape.samples).index_copy_(0, step, results)
         if self._experts is not None:
             self._experts[: shape.tokens].copy_(chosen_experts[0])
         inputs.counter.add_(1)
@@ -522,6 +533,7 @@ class _Staging:
     ) -> None:
         on_gpu = device.type == "cuda"
         self.inputs = torch.zeros(numbers, dtype=torch.int32, pin_memory=on_gpu)
+        self.numbers = self.inputs.numpy()
         self.results = torch.zeros(results, dtype=torch.float64, pin_memory=on_gpu)
         self.experts: torch.Tensor | None = None
         if experts is not None:

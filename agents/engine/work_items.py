@@ -169,7 +169,9 @@ def divide(
     while (needed := _slots(number)) > most_slots:
         # Tiles of long prompts want many: the largest are divided less.
         scale = most_slots / needed
-        pieces, wide_pieces = ([max(1, int(n * scale)) for n in each] for each in (pieces, wide_pieces))
+        pieces, wide_pieces = (
+            [max(1, int(n * scale)) for n in each] for each in (pieces, wide_pieces)
+        )
         number[:] = 0
         for segment, count in zip([*narrow, *tiles], [*pieces, *wide_pieces], strict=True):
             number[segment.first : segment.first + segment.count] += count
