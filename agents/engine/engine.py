@@ -26,8 +26,8 @@ from gymnast.agents.engine.request import Request
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
 WORTH_WAITING_FOR = 16
-# After so many launches that the device did not wait for, steps are launched one by one again.
-CALM_LAUNCHES = 64
+# After so many launches that the device did not wait for, fewer steps are launched at once.
+CALM_LAUNCHES = 32
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Engine:
         self.waiting: list[Request] = []
         self.running: dict[Request, Row] = {}
         self._unread: deque[_Unread] = deque()
-        self._steps = 1  # of the next launch
+        self._level = 0  # of `executor.steps`
         self._calm = 0
 
     @property
@@ -145,7 +145,7 @@ class Engine:
         ready = [
             (request, row) for request, row in self.running.items() if _may_go_on(request, row)
         ]
-        steps = self._steps
+        steps = self.executor.steps[self._level]
         if self.waiting or not all(
             row.missing == 1 and row.length + steps <= len(request.context) + request.limit
             for request, row in ready
@@ -187,15 +187,16 @@ class Engine:
         return True
 
     def _keep_pace(self) -> None:
-        """Launch many steps at once where the device came to rest before Python came back."""
+        """Launch more steps at once where the device came to rest before Python came back."""
         if not self._unread:
             return
         if self._unread[-1].launch.done:
-            self._steps, self._calm = self.executor.many_steps, 0
+            self._level = min(self._level + 1, len(self.executor.steps) - 1)
+            self._calm = 0
             return
         self._calm += 1
         if self._calm >= CALM_LAUNCHES:
-            self._steps, self._calm = 1, 0
+            self._level, self._calm = max(0, self._level - 1), 0
 
     def _read(self, unread: _Unread) -> None:
         """Take the tokens of a launch, and resolve the requests that are finished."""

@@ -119,14 +119,15 @@ class Executor(Protocol):
 
     Attributes:
         max_unread: Launches that may be under way while the next one is begun.
-        many_steps: Steps of a launch where Python cannot keep up with the device; else one.
+        steps: Numbers of steps that a launch may have, from 1 on; more where Python cannot keep up
+            with the device.
         max_rows: Requests that run at once at most.
         tokens_pushed: Tokens that entered the model so far.
         context_length: The longest context with its completion that fits, in tokens.
     """
 
     max_unread: int
-    many_steps: int
+    steps: Sequence[int]
     max_rows: int
     tokens_pushed: int
     context_length: int
@@ -166,7 +167,8 @@ class Executor(Protocol):
 
         Args:
             parts: At least one. Rows that decode come before others.
-            steps: How often every row samples: 1, or `many_steps` if all of them decode.
+            steps: How often every row samples: one of `self.steps`; above 1 if all of them
+                decode.
         """
         ...
 

@@ -42,9 +42,10 @@ from gymnast.agents.engine.work_items import (
 from gymnast.agents.models.routing import Routers
 from gymnast.errors import UsageError
 
-# Steps of a launch when Python cannot keep up with the device one by one, in one graph. With 8 busy
-# threads and 1 ms between switches, Python comes back to the engine after 10 to 20 ms.
-MANY_STEPS = 8
+# Steps of a launch: more, in one graph, when Python does not come back in time. A step takes a GPU
+# a few milliseconds; among busy threads of tools Python takes 10 to 50 ms to come back, so that 16
+# steps keep the GPU at work. After a stop id the steps of up to two launches are in vain.
+STEPS = (1, 4, 16)
 # Numbers of decoding rows that have a graph; beyond the last, multiples of it.
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 SMALLEST_MIXED = 64  # tokens
@@ -209,7 +210,7 @@ class PagedExecutor:
             )
         self.max_rows = max_rows
         # Experts are read back for one step of a launch alone.
-        self.many_steps = 1 if routers is not None else MANY_STEPS
+        self.steps = (1,) if routers is not None else STEPS
         self.tokens_pushed = 0
         self.context_length = min(context_length, (count - 1) * PAGE)
         self._pool = PagePool(count)
@@ -218,7 +219,7 @@ class PagedExecutor:
         self._items_needed = attention == "kernels"
         self._set_tiles(layers, model.device)
         # A launch of several steps may go beyond the last token of a row.
-        width = -(-(self.context_length + MANY_STEPS) // PAGE)
+        width = -(-(self.context_length + STEPS[-1]) // PAGE)
         self._table = np.zeros((max_rows + 1, width), dtype=np.int32)
         self._samples = padded_size(max_rows)
         self._most_tokens = max(mixed_size(max_rows + prefill_tokens), self._samples)
@@ -231,8 +232,8 @@ class PagedExecutor:
             self._most_tokens, self._samples, Filters(False, False), wide=True, prefilling=True
         )
         before_tables = StepInputs.numbers_before_tables(largest)
-        before_tables += 2 * self._samples * self.many_steps
-        self.step = StaticStep(
+        before_tables += 2 * self._samples * self.steps[-1]
+        self.static = StaticStep(
             model,
             layers,
             pages=count,
@@ -240,7 +241,7 @@ class PagedExecutor:
             most_tokens=self._most_tokens,
             most_samples=self._samples,
             most_numbers=before_tables + (max_rows + 1) * width,
-            most_steps=self.many_steps,
+            most_steps=self.steps[-1],
             unread=self.max_unread,
             attention=attention,
             routers=routers,
@@ -251,7 +252,7 @@ class PagedExecutor:
     @property
     def nbytes(self) -> int:
         """See `Executor`."""
-        return self.step.nbytes
+        return self.static.nbytes
 
     @property
     def times(self) -> EngineTimes:
@@ -293,9 +294,9 @@ class PagedExecutor:
         self._pool.promise(row.pages, ids)
         self._rows.add(row)
         if row.missing == 1:
-            self.step.begin_row(row.slot, int(ids[-1]), row.computed)
+            self.static.begin_row(row.slot, int(ids[-1]), row.computed)
         if request.sampling.repetition_penalty != 1:
-            self.step.mark_seen(row.slot, ids)
+            self.static.mark_seen(row.slot, ids)
         return row
 
     def reserve(self, row: PagedRow, count: int) -> bool:
@@ -329,7 +330,7 @@ class PagedExecutor:
     def forget(self) -> int:
         """See `Executor`."""
         self._pool.forget()
-        self.step.weights_may_have_moved()
+        self.static.weights_may_have_moved()
         return sum(row.computed > 0 for row in self._rows)
 
     def experts(self, row: PagedRow, count: int) -> np.ndarray | None:
@@ -358,7 +359,7 @@ class PagedExecutor:
             plan, self._plan = self._mixed_plan(parts), None
         experts_at = self._experts_at(parts, plan) if self._kept_experts is not None else None
         width = max(row.filled for row in plan.rows)
-        launch = self.step.launch(plan.shape, plan.fill_in(self._table, width), width)
+        launch = self.static.launch(plan.shape, plan.fill_in(self._table, width), width)
         for part in parts:
             part.row.computed += part.count * steps
             self.tokens_pushed += part.count * steps
@@ -371,7 +372,7 @@ class PagedExecutor:
     def read(self, launch: PagedLaunch) -> list[Sampled]:
         """See `Executor`; a NaN is among the log-probabilities then."""
         began = time.perf_counter()
-        ids, logprobs = self.step.read(launch.launch)  # [K, S]
+        ids, logprobs = self.static.read(launch.launch)  # [K, S]
         self._wait_s += time.perf_counter() - began
         self._device_s += launch.launch.computed_s
         if launch.experts_at is not None and launch.launch.experts is not None:
@@ -448,7 +449,7 @@ class PagedExecutor:
 
     def _new_plan(self, rows: list[PagedRow], sampling: list[PagedRow], shape: StepShape) -> _Plan:
         table_numbers = (len(rows) + 1) * self._table.shape[1]
-        return _Plan(rows, sampling, shape, table_numbers, self.step.junk_slot)
+        return _Plan(rows, sampling, shape, table_numbers, self.static.junk_slot)
 
     def _decoding_segments(
         self, rows: Sequence[PagedRow]

@@ -49,7 +49,7 @@ class RowsExecutor:
         unused_ids: Ids with a logit and no token; they are never sampled.
     """
 
-    max_unread, many_steps = 0, 1
+    max_unread, steps = 0, (1,)
 
     def __init__(
         self,
