@@ -36,6 +36,7 @@ pytest_plugins = [
     "sandbox_fixtures",
     "attack_fixtures",
     "template_fixtures",
+    "triton_fixtures",
     "vllm_fixtures",
 ]
 

@@ -45,8 +45,8 @@ class Work:
         part_slots: [C] int32: the slots of the partial results to join.
         joined: Whether any token has parts. False spares the launch.
         slots: Number of partial results that have room.
-        narrow_rows: Rows of a tile of `items`, each a head of a query: a power of 2, 16 at least.
-        wide_rows: Rows of a tile of `wide_items`.
+        narrow_rows: Rows of a tile of `items`, each a head of a query; of the keys of `tiles`.
+        wide_rows: Rows of a tile of `wide_items`, likewise.
     """
 
     items: torch.Tensor
@@ -61,12 +61,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel is compiled for one kind of item.
+    """How the kernel is compiled for one size of item.
 
     Attributes:
         block: Keys of one step of its loop.
         warps: Warps of a program.
-        stages: Blocks of keys and values that are being loaded at a time.
+        stages: Steps of the loop that the loads of a step span: 1 loads what it computes with; 3
+            loads page numbers two steps ahead, and keys and values one step ahead.
     """
 
     block: int
@@ -74,22 +75,54 @@ class Tile:
     stages: int
 
 
+# By the size of an element, the padded width of a head, and the rows of a tile. Every entry
+# compiles for compute capabilities 8.0 to 9.0 without spilling a register, within the 99 KiB of
+# shared memory that consumer cards have. Of those that do, the largest blocks were taken for
+# decoding (16 rows), which waits for memory, and as many warps as the accumulators need for the
+# rest. Products of float32 without TF32 hold both operands in registers: small blocks, nothing
+# loaded ahead.
+_TILES = {
+    2: {
+        64: {16: Tile(128, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 4, 3), 128: Tile(64, 8, 3)},
+        128: {16: Tile(64, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 8, 3), 128: Tile(32, 8, 3)},
+        256: {16: Tile(32, 4, 3), 32: Tile(32, 8, 3), 64: Tile(32, 8, 3)},
+        512: {16: Tile(16, 8, 3), 32: Tile(16, 8, 3)},
+    },
+    4: {
+        64: {16: Tile(32, 4, 1), 32: Tile(32, 8, 1), 64: Tile(32, 8, 1)},
+        128: {16: Tile(32, 8, 1), 32: Tile(16, 8, 1)},
+        256: {16: Tile(16, 8, 1), 32: Tile(16, 8, 1)},
+        512: {16: Tile(16, 8, 1), 32: Tile(16, 8, 1)},
+    },
+}
+WIDEST = max(_TILES[2])
+
+
 def padded(width: int) -> int:
     """Return the power of two, 16 at least, that a head of this width takes in a tile."""
     return max(16, 1 << (width - 1).bit_length())
 
 
-def tile_of(rows: int, head_width: int, value_width: int, dtype: torch.dtype) -> Tile:
-    """Choose how items are computed, within the 99 KiB of shared memory that every card has."""
-    width = max(padded(head_width), padded(value_width))
-    if dtype == torch.float32:
-        return Tile(block=16 if width > 64 else 32, warps=4, stages=1)
-    block = 64 if width <= 128 else 32 if width <= 256 else 16
-    return Tile(block=block, warps=4 if rows <= 64 and width <= 256 else 8, stages=2)
+def tiles(head_width: int, value_width: int, dtype: torch.dtype) -> dict[int, Tile]:
+    """Return the tiles that there are for a layer, by their rows.
+
+    `Work.narrow_rows` and `Work.wide_rows` are among these, for each layer of a model.
+
+    Args:
+        head_width: D, of queries and keys.
+        value_width: Dv.
+        dtype: Of queries, keys and values.
+    """
+    width = max(64, padded(head_width), padded(value_width))
+    return _TILES[dtype.itemsize][width]
 
 
 def supported(
-    head_width: int, value_width: int, dtype: torch.dtype, capability: tuple[int, int] | None
+    head_width: int,
+    value_width: int,
+    dtype: torch.dtype,
+    capability: tuple[int, int] | None,
+    group: int = 1,
 ) -> str | None:
     """Return None if `attend_pages` can serve a layer, or the reason why not, in one line.
 
@@ -97,16 +130,20 @@ def supported(
         head_width: D, of queries and keys.
         value_width: Dv.
         dtype: Of queries, keys and values.
-        capability: Of the GPU, as `torch.cuda.get_device_capability` returns it; None does not ask.
+        capability: Of the GPU, as `torch.cuda.get_device_capability` returns it; None for Triton's
+            interpreter.
+        group: Query heads that share a key head.
     """
     if find_spec("triton") is None:
         return "Triton is not installed: pip install 'gymnast-rl[gpu]'"
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"the model computes in {dtype}, not in float32, bfloat16 or float16"
-    if max(head_width, value_width) > 512:
-        return f"heads of width {max(head_width, value_width)} exceed 512"
+        return f"the model computes in {dtype}, and not in bfloat16, float16 or float32"
+    if max(head_width, value_width) > WIDEST:
+        return f"heads of width {max(head_width, value_width)} are wider than {WIDEST}"
+    if group > max(tiles(head_width, value_width, dtype)):
+        return f"{group} query heads share a key head, which is more than a tile has rows"
     if capability is not None and capability < (8, 0):
-        return f"the GPU has compute capability {capability[0]}.{capability[1]}, less than 8.0"
+        return f"the GPU has compute capability {capability[0]}.{capability[1]}, below 8.0"
     return None
 
 
@@ -153,7 +190,7 @@ def attend_pages(
     ):
         if not items.shape[0]:
             continue
-        tile = tile_of(tile_rows, head_width, value_width, query.dtype)
+        tile = tiles(head_width, value_width, query.dtype)[tile_rows]
         paged_kernels.attend_items[(items.shape[0], key_heads)](
             query,
             keys,
@@ -220,8 +257,8 @@ def attend_pages_plain(
 ) -> torch.Tensor:
     """Attend as `attend_pages` does, in plain torch: static shapes, on any device.
 
-    Computes in float32, of float64 in that. Each token gathers the keys of its whole row, so memory is of N
-    times `most_pages` pages.
+    Computes in float32, or in float64 if the tensors are of that. Each token gathers the keys of
+    its whole row: memory is N times `most_pages` pages.
 
     Args:
         query: [N, H, D]; this and the next six as for `attend_pages`.
