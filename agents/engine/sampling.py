@@ -14,6 +14,7 @@ import math
 import operator
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,9 @@ def philox4x32(counter: Sequence[npt.ArrayLike], key: Sequence[npt.ArrayLike]) -
     Returns:
         Four random 32-bit words, uint64 [4, ...].
     """
-    c0, c1, c2, c3, k0, k1 = np.broadcast_arrays(*(np.uint64(word) for word in (*counter, *key)))
+    c0, c1, c2, c3, k0, k1 = np.broadcast_arrays(
+        *(np.asarray(word, dtype=np.uint64) for word in (*counter, *key))
+    )
     for _ in range(10):
         first, second = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
         c0, c1 = (second >> _WORD_BITS) ^ c1 ^ k0, second & _LOW_WORD
@@ -223,7 +226,7 @@ def choose(
     """
     rows, vocabulary = logits.shape
     greedy = settings.temperature == 0
-    temperature = torch.where(greedy, 1.0, settings.temperature).float()[:, None]
+    temperature = settings.temperature.masked_fill(greedy, 1.0).float()[:, None]
     if penalised:
         assert seen is not None
         logits = _penalised(logits.float(), settings.repetition_penalty, seen)
@@ -241,7 +244,8 @@ def choose(
     drawn, totals = _invert(weights, vocabulary, settings.points)
     ids = torch.where(greedy, best, drawn)
     logprobs = weights.gather(1, ids[:, None])[:, 0].double().log() - totals.log()
-    return ids, torch.where(peaks.isfinite(), logprobs, math.nan)
+    # A peak of NaN or infinity adds NaN, any other adds 0.
+    return ids, logprobs + (peaks - peaks)
 
 
 def _penalised(logits: torch.Tensor, penalty: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -258,14 +262,14 @@ def _filter_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettin
     rows, vocabulary = scores.shape
     ascending, order = scores.sort(dim=1, stable=True)
     ranks = torch.arange(vocabulary, device=scores.device)
-    kept = torch.where(settings.top_k > 0, settings.top_k, vocabulary).clamp(max=vocabulary)
+    kept = settings.top_k.masked_fill(settings.top_k == 0, vocabulary).clamp(max=vocabulary)
     lowest = ascending.gather(1, vocabulary - kept.long()[:, None])  # [S, 1]
     ascending.masked_fill_(ascending < lowest, -math.inf)  # ties with the k-th stay
     padded = _padded(rows, vocabulary, scores.device)
     torch.sub(ascending, peaks[:, None], out=padded[:, :vocabulary])
     # In float32, as Transformers compares: 1 - 0.9 has to drop a token of probability 0.1.
     dropped, _ = _invert(padded.exp_(), vocabulary, (1 - settings.top_p).float().double())
-    dropped = torch.where(settings.top_p < 1, dropped, 0)
+    dropped = dropped.masked_fill(settings.top_p == 1, 0)
     ascending.masked_fill_(ranks < dropped[:, None], -math.inf)
     scores.scatter_(1, order, ascending)
 
@@ -274,7 +278,7 @@ def _padded(rows: int, vocabulary: int, device: torch.device) -> torch.Tensor:
     """Make room for scores in whole blocks; what is after the vocabulary is -inf."""
     width = _block_width(vocabulary)
     padded = torch.empty(rows, -(-vocabulary // width) * width, device=device)
-    padded[:, vocabulary:] = -math.inf
+    padded[:, vocabulary:].fill_(-math.inf)
     return padded
 
 
@@ -325,7 +329,8 @@ def _invert(
 # --- For callers that read their tokens at once
 
 
-class Draw(NamedTuple):
+@dataclass(frozen=True)
+class Draw:
     """How one row samples: its request's settings and seed, and the index of the token."""
 
     sampling: Sampling
