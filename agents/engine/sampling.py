@@ -32,6 +32,9 @@ _WORD_BITS = np.uint64(32)
 # Divisors of logits: a smaller one overflows float32, a larger one turns -inf into NaN.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
+# Up to this top-k its threshold is found without a sort.
+_LARGEST_UNSORTED_TOP_K = 256
+
 
 # --- Random numbers
 
@@ -100,21 +103,24 @@ class Filters(NamedTuple):
 
     Attributes:
         filtered: Some row has a top-k, top-p or min-p.
+        ranked: Some row has a top-p or a top-k over 256, which rank all tokens by a sort.
         penalised: Some row has a repetition penalty, so `choose` needs the tokens seen.
     """
 
     filtered: bool
+    ranked: bool
     penalised: bool
 
 
 def filters_in(samplings: Sequence[Sampling]) -> Filters:
     """Return the optional parts that a step of these rows needs."""
+    drawn = [sampling for sampling in samplings if sampling.temperature > 0]
+    by_rank = any(
+        sampling.top_p < 1 or sampling.top_k > _LARGEST_UNSORTED_TOP_K for sampling in drawn
+    )
     return Filters(
-        filtered=any(
-            sampling.temperature > 0
-            and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
-            for sampling in samplings
-        ),
+        filtered=by_rank or any(sampling.top_k > 0 or sampling.min_p > 0 for sampling in drawn),
+        ranked=by_rank,
         penalised=any(sampling.repetition_penalty != 1 for sampling in samplings),
     )
 
@@ -196,6 +202,7 @@ def choose(
     settings: RowSettings,
     *,
     filtered: bool,
+    ranked: bool = True,
     penalised: bool,
     seen: torch.Tensor | None = None,
     unused: torch.Tensor | None = None,
@@ -208,13 +215,14 @@ def choose(
 
     Without filters it reads memory of the size of the logits five times and writes it three times,
     in float32: one pass divides by the temperature (which also converts from bfloat16), one finds
-    the peak, two exponentiate in place, one sums blocks. A repetition penalty adds passes, and
-    top-k, top-p and min-p add a sort, each only in steps that ask for it.
+    the peak, two exponentiate in place, one sums blocks. Filters add passes, and top-p a sort, in
+    steps that ask for them alone.
 
     Args:
         logits: [S, V] of any floating type; they are not changed.
         settings: Of the rows.
         filtered: See `Filters`; False ignores top-k, top-p and min-p.
+        ranked: See `Filters`; False ignores top-p, and serves a top-k up to 256.
         penalised: See `Filters`; False ignores the repetition penalty.
         seen: Tokens of each row's context and completion, bool [S, V]; needed if `penalised`.
         unused: Ids that are no tokens, int64 [U], which have no share in any distribution.
@@ -237,7 +245,10 @@ def choose(
         scores.index_fill_(1, unused, -math.inf)
     peaks, best = scores.max(dim=1)  # [S]
     if filtered:
-        _filter_ranks(scores, peaks, settings)
+        if ranked:
+            _drop_ranks(scores, peaks, settings)
+        else:
+            _drop_below_top_k(scores, settings.top_k)
     weights = padded.sub_(peaks[:, None]).exp_()  # in proportion to the probabilities
     if filtered:  # the likeliest token's weight is 1
         weights.masked_fill_(weights < settings.min_p.float()[:, None], 0.0)
@@ -254,7 +265,15 @@ def _penalised(logits: torch.Tensor, penalty: torch.Tensor, seen: torch.Tensor) 
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
-def _filter_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings) -> None:
+def _drop_below_top_k(scores: torch.Tensor, top_k: torch.Tensor) -> None:
+    """Set the scores [S, V] below each row's k-th to -inf; ties with it stay."""
+    top = scores.topk(min(_LARGEST_UNSORTED_TOP_K, scores.shape[1]), dim=1).values
+    ranks = (top_k.long() - 1).clamp(0, top.shape[1] - 1)[:, None]
+    lowest = top.gather(1, ranks).masked_fill((top_k == 0)[:, None], -math.inf)
+    scores.masked_fill_(scores < lowest, -math.inf)
+
+
+def _drop_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings) -> None:
     """Set the scores [S, V] that top-k and top-p drop to -inf.
 
     In ascending order what a filter drops is a prefix, so one sort serves both.
@@ -375,8 +394,7 @@ def sample(
     ids, logprobs = choose(
         logits,
         RowSettings.unpack(packed),
-        filtered=filters.filtered,
-        penalised=filters.penalised,
+        **filters._asdict(),
         seen=_seen(contexts, logits) if filters.penalised else None,
         unused=None if unused is None else unused.to(logits.device),
     )

@@ -46,11 +46,16 @@ FIELDS = {
 PARAMETERS = st.builds(
     Sampling,
     temperature=st.sampled_from([0.0, 1e-300, 0.3, 1.0, 1.5, math.inf]),
-    top_k=st.sampled_from([0, 1, 7, 10**30]),
+    top_k=st.sampled_from([0, 1, 7, 256, 257, 10**30]),
     top_p=st.sampled_from([1e-12, 0.0507, 0.613, 0.951, 1.0]),
     min_p=st.sampled_from([0.0, 0.117, 0.72, 1.0]),
     repetition_penalty=st.sampled_from([0.8, 1.0, 1.3]),
 )
+PARTS = [
+    {"filtered": filtered, "ranked": ranked, "penalised": penalised}
+    for filtered, ranked in [(False, False), (True, False), (True, True)]
+    for penalised in (False, True)
+]
 UNFILTERED: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 POINTS = st.one_of(st.sampled_from([0.0, LAST, 0.5]), st.floats(0, LAST))
 
@@ -119,7 +124,7 @@ def test_draws_follow_transformers_distribution(field: str, device: torch.device
 
 
 @given(
-    st.integers(1, 300),
+    st.integers(1, 500),
     PARAMETERS,
     st.lists(POINTS, min_size=1, max_size=20),
     st.integers(0, 1000),
@@ -174,8 +179,8 @@ def test_greedy_rows_take_the_first_peak_unfiltered() -> None:
     sampling = Sampling(temperature=0.0, top_k=1, top_p=0.1, min_p=0.9)
     assert not filters_in([sampling]).filtered
     seen = torch.tensor([[False, True, False, False]])
-    for filtered in (False, True):
-        ids, logprobs = chosen(logits, [sampling], [LAST], seen, filtered=filtered)
+    for parts in PARTS:
+        ids, logprobs = chosen(logits, [sampling], [LAST], seen, **parts)
         assert ids.tolist() == [1]
         assert logprobs.item() == pytest.approx(float(logits[0].log_softmax(0)[1]), abs=1e-6)
     penalised = replace(sampling, repetition_penalty=1.5)
@@ -200,7 +205,7 @@ def test_a_row_is_the_same_bits_in_any_batch(
     samplings, points = zip(*rows, strict=True)
     logits = random_logits(len(rows), vocabulary, seed=seed).to(dtype)
     seen = torch.rand(logits.shape, generator=torch.manual_seed(seed)) < 0.3
-    together = chosen(logits, samplings, points, seen, filtered=True, penalised=True)
+    together = chosen(logits, samplings, points, seen, filtered=True, ranked=True, penalised=True)
     for row, (sampling, point) in enumerate(rows):
         alone = chosen(logits[row : row + 1], [sampling], [point], seen[row : row + 1])
         for one, other in zip(alone, together, strict=True):
@@ -216,7 +221,7 @@ def test_a_row_is_the_same_bits_on_a_large_vocabulary(
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[:, ::3] = True
     points = uniforms(np.arange(len(samplings), dtype=np.uint64), 0)
-    together = chosen(logits, samplings, points, seen, filtered=True, penalised=True)
+    together = chosen(logits, samplings, points, seen, filtered=True, ranked=True, penalised=True)
     for row, sampling in enumerate(samplings):
         only = slice(row, row + 1)
         alone = chosen(logits[only], [sampling], points[only], seen[only])
@@ -312,18 +317,15 @@ def test_nan_logits_give_nan_logprobs(bad: list[float], sampling: Sampling) -> N
 
 # --- A static step
 
-PARTS = [(filtered, penalised) for filtered in (False, True) for penalised in (False, True)]
 
-
-@pytest.mark.parametrize(("filtered", "penalised"), PARTS)
-def test_a_step_reads_nothing_from_the_device(filtered: bool, penalised: bool) -> None:
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_step_reads_nothing_from_the_device(parts: dict[str, bool]) -> None:
     with fake_cuda():  # reading one value fails there, and lists are counted
         before = waits()
         ids, logprobs = choose(
             torch.empty(4, 1000, dtype=torch.bfloat16, device="cuda"),
             RowSettings.unpack(torch.empty(6, 4, dtype=torch.float64, device="cuda")),
-            filtered=filtered,
-            penalised=penalised,
+            **parts,
             seen=torch.empty(4, 1000, dtype=torch.bool, device="cuda"),
             unused=torch.empty(3, dtype=torch.long, device="cuda"),
         )
@@ -332,15 +334,13 @@ def test_a_step_reads_nothing_from_the_device(filtered: bool, penalised: bool) -
     assert ids.device.type == logprobs.device.type == "cuda"
 
 
-@pytest.mark.parametrize(("filtered", "penalised"), PARTS)
-def test_a_recorded_step_serves_other_values(filtered: bool, penalised: bool) -> None:
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_recorded_step_serves_other_values(parts: dict[str, bool]) -> None:
     def step(
         logits: torch.Tensor, packed: torch.Tensor, seen: torch.Tensor, unused: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         settings = RowSettings.unpack(packed)
-        return choose(
-            logits, settings, filtered=filtered, penalised=penalised, seen=seen, unused=unused
-        )
+        return choose(logits, settings, **parts, seen=seen, unused=unused)
 
     def inputs(seed: int) -> tuple[torch.Tensor, ...]:
         samplings = list(FIELDS.values())[seed:] + list(FIELDS.values())[:seed]
@@ -394,25 +394,30 @@ def passes(**parts: bool) -> Passes:
 
 
 def test_filters_cost_nothing_where_none_is_used() -> None:
-    counted = passes(filtered=False, penalised=False)
+    counted = passes(filtered=False, ranked=False, penalised=False)
     assert (counted.reads, counted.writes) == (5, 3)
     assert counted.dtypes == {torch.float32}
-    penalised = passes(filtered=False, penalised=True)
-    assert not {"sort", "topk"} & {*counted.operations, *penalised.operations}
+    for parts in PARTS:
+        sorts = {"sort", "topk"} & set(passes(**parts).operations)
+        ranking = "sort" if parts["ranked"] else "topk"
+        assert sorts == ({ranking} if parts["filtered"] else set())
 
 
 def test_one_sort_serves_top_k_and_top_p() -> None:
-    counted = passes(filtered=True, penalised=False)
-    assert counted.operations.count("sort") == 1 and "topk" not in counted.operations
+    counted = passes(filtered=True, ranked=True, penalised=False)
+    assert counted.operations.count("sort") == 1
     assert torch.float64 not in counted.dtypes
 
 
 def test_filters_are_those_that_some_row_uses() -> None:
-    assert filters_in([Sampling(), Sampling(temperature=0.5)]) == (False, False)
-    for filtering in (Sampling(top_k=3), Sampling(top_p=0.9), Sampling(min_p=0.1)):
-        assert filters_in([Sampling(), filtering]) == (True, False)
-    penalised = Sampling(temperature=0.0, top_k=3, repetition_penalty=1.1)
-    assert filters_in([Sampling(), penalised]) == (False, True)
+    plain = Sampling(temperature=0.5)
+    assert filters_in([plain, Sampling()]) == (False, False, False)
+    for unranked in (Sampling(top_k=3), Sampling(min_p=0.1)):
+        assert filters_in([plain, unranked]) == (True, False, False)
+    for ranked in (Sampling(top_k=1000), Sampling(top_p=0.9)):
+        assert filters_in([plain, ranked]) == (True, True, False)
+    penalised = Sampling(temperature=0.0, top_k=3, top_p=0.5, repetition_penalty=1.1)
+    assert filters_in([plain, penalised]) == (False, False, True)
 
 
 # --- Devices
