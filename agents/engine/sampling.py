@@ -23,9 +23,9 @@ import torch
 
 from gymnast.types import Sampling
 
-# Multipliers and Weyl constants of Philox4x32.
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+# Philox4x32: its multipliers, and what each of its ten rounds adds to the key's two words.
+_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64)
+_KEY_STEPS = np.arange(10, dtype=np.uint64)[:, None] * np.uint64([0x9E3779B9, 0xBB67AE85])
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _WORD_BITS = np.uint64(32)
 
@@ -51,15 +51,16 @@ def philox4x32(counter: Sequence[npt.ArrayLike], key: Sequence[npt.ArrayLike]) -
     Returns:
         Four random 32-bit words, uint64 [4, ...].
     """
-    c0, c1, c2, c3, k0, k1 = np.broadcast_arrays(
-        *(np.asarray(word, dtype=np.uint64) for word in (*counter, *key))
-    )
-    for _ in range(10):
-        first, second = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
-        c0, c1 = (second >> _WORD_BITS) ^ c1 ^ k0, second & _LOW_WORD
-        c2, c3 = (first >> _WORD_BITS) ^ c3 ^ k1, first & _LOW_WORD
-        k0, k1 = (k0 + _WEYL[0]) & _LOW_WORD, (k1 + _WEYL[1]) & _LOW_WORD
-    return np.stack([c0, c1, c2, c3])
+    words = (np.asarray(word, dtype=np.uint64) for word in (*counter, *key))
+    first, second, third, fourth, *keys = np.broadcast_arrays(*words)
+    across = [1] * first.ndim
+    multipliers = _MULTIPLIERS.reshape(2, *across)
+    round_keys = (np.stack(keys) + _KEY_STEPS.reshape(10, 2, *across)) & _LOW_WORD
+    multiplied, others = np.stack([first, third]), np.stack([second, fourth])
+    for round_key in round_keys:
+        products = (multiplied * multipliers)[::-1]
+        multiplied, others = (products >> _WORD_BITS) ^ others ^ round_key, products & _LOW_WORD
+    return np.stack([multiplied[0], others[0], multiplied[1], others[1]])
 
 
 def uniforms(seeds: npt.ArrayLike, indices: npt.ArrayLike) -> np.ndarray:
