@@ -25,7 +25,7 @@ from gymnast.types import Sampling
 
 # Philox4x32: its multipliers, and what each of its ten rounds adds to the key's two words.
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64)
-_KEY_STEPS = np.arange(10, dtype=np.uint64)[:, None] * np.uint64([0x9E3779B9, 0xBB67AE85])
+_KEY_STEPS = np.outer(np.arange(10, dtype=np.uint64), np.array([0x9E3779B9, 0xBB67AE85], np.uint64))
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _WORD_BITS = np.uint64(32)
 

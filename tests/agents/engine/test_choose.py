@@ -63,7 +63,7 @@ POINTS = st.one_of(st.sampled_from([0.0, LAST, 0.5]), st.floats(0, LAST))
 def chosen(
     logits: torch.Tensor,
     samplings: Sequence[Sampling],
-    points: Sequence[float],
+    points: Sequence[float] | np.ndarray,
     seen: torch.Tensor,
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,8 +88,8 @@ def expected_logprobs(
             TopPLogitsWarper(sampling.top_p),
             MinPLogitsWarper(sampling.min_p),
         ]
-    scores = processors(torch.tensor([list(context)]), logits.float()[None].clone())[0]
-    return scores.double().log_softmax(-1)
+    scores: torch.Tensor = processors(torch.tensor([list(context)]), logits.float()[None].clone())
+    return scores[0].double().log_softmax(-1)
 
 
 def seen_in(context: Sequence[int], vocabulary: int) -> torch.Tensor:
@@ -359,7 +359,7 @@ class Passes(TorchDispatchMode):
     """Counts passes over tensors of some size, and notes the operations and large dtypes."""
 
     def __init__(self, size: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.size = size
         self.reads = self.writes = 0
         self.operations: list[str] = []
@@ -388,7 +388,8 @@ def passes(**parts: bool) -> Passes:
     logits = random_logits(16, 3000).bfloat16()
     packed = torch.tensor(RowSettings.pack([Sampling()] * 16, np.full(16, 0.5)))
     settings, unused, seen = RowSettings.unpack(packed), torch.tensor([7]), logits > 0
-    with Passes(logits.numel()) as counted:
+    counted = Passes(logits.numel())
+    with counted:
         choose(logits, settings, seen=seen, unused=unused, **parts)
     return counted
 
