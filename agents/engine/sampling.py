@@ -14,6 +14,7 @@ import math
 import operator
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +23,17 @@ import torch
 
 from gymnast.types import Sampling
 
-# Multipliers and Weyl constants of Philox4x32.
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
+# Philox4x32: its multipliers, and what each of its ten rounds adds to the key's two words.
+_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64)
+_KEY_STEPS = np.outer(np.arange(10, dtype=np.uint64), np.array([0x9E3779B9, 0xBB67AE85], np.uint64))
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _WORD_BITS = np.uint64(32)
 
 # Divisors of logits: a smaller one overflows float32, a larger one turns -inf into NaN.
 _SMALLEST, _LARGEST = 1e-30, 1e30
+
+# Up to this top-k its threshold is found without a sort.
+_LARGEST_UNSORTED_TOP_K = 256
 
 
 # --- Random numbers
@@ -47,13 +51,16 @@ def philox4x32(counter: Sequence[npt.ArrayLike], key: Sequence[npt.ArrayLike]) -
     Returns:
         Four random 32-bit words, uint64 [4, ...].
     """
-    c0, c1, c2, c3, k0, k1 = np.broadcast_arrays(*(np.uint64(word) for word in (*counter, *key)))
-    for _ in range(10):
-        first, second = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
-        c0, c1 = (second >> _WORD_BITS) ^ c1 ^ k0, second & _LOW_WORD
-        c2, c3 = (first >> _WORD_BITS) ^ c3 ^ k1, first & _LOW_WORD
-        k0, k1 = (k0 + _WEYL[0]) & _LOW_WORD, (k1 + _WEYL[1]) & _LOW_WORD
-    return np.stack([c0, c1, c2, c3])
+    words = (np.asarray(word, dtype=np.uint64) for word in (*counter, *key))
+    first, second, third, fourth, *keys = np.broadcast_arrays(*words)
+    across = [1] * first.ndim
+    multipliers = _MULTIPLIERS.reshape(2, *across)
+    round_keys = (np.stack(keys) + _KEY_STEPS.reshape(10, 2, *across)) & _LOW_WORD
+    multiplied, others = np.stack([first, third]), np.stack([second, fourth])
+    for round_key in round_keys:
+        products = (multiplied * multipliers)[::-1]
+        multiplied, others = (products >> _WORD_BITS) ^ others ^ round_key, products & _LOW_WORD
+    return np.stack([multiplied[0], others[0], multiplied[1], others[1]])
 
 
 def uniforms(seeds: npt.ArrayLike, indices: npt.ArrayLike) -> np.ndarray:
@@ -97,21 +104,24 @@ class Filters(NamedTuple):
 
     Attributes:
         filtered: Some row has a top-k, top-p or min-p.
+        ranked: Some row has a top-p or a top-k over 256, which rank all tokens by a sort.
         penalised: Some row has a repetition penalty, so `choose` needs the tokens seen.
     """
 
     filtered: bool
+    ranked: bool
     penalised: bool
 
 
 def filters_in(samplings: Sequence[Sampling]) -> Filters:
     """Return the optional parts that a step of these rows needs."""
+    drawn = [sampling for sampling in samplings if sampling.temperature > 0]
+    by_rank = any(
+        sampling.top_p < 1 or sampling.top_k > _LARGEST_UNSORTED_TOP_K for sampling in drawn
+    )
     return Filters(
-        filtered=any(
-            sampling.temperature > 0
-            and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
-            for sampling in samplings
-        ),
+        filtered=by_rank or any(sampling.top_k > 0 or sampling.min_p > 0 for sampling in drawn),
+        ranked=by_rank,
         penalised=any(sampling.repetition_penalty != 1 for sampling in samplings),
     )
 
@@ -193,6 +203,7 @@ def choose(
     settings: RowSettings,
     *,
     filtered: bool,
+    ranked: bool = True,
     penalised: bool,
     seen: torch.Tensor | None = None,
     unused: torch.Tensor | None = None,
@@ -205,13 +216,14 @@ def choose(
 
     Without filters it reads memory of the size of the logits five times and writes it three times,
     in float32: one pass divides by the temperature (which also converts from bfloat16), one finds
-    the peak, two exponentiate in place, one sums blocks. A repetition penalty adds passes, and
-    top-k, top-p and min-p add a sort, each only in steps that ask for it.
+    the peak, two exponentiate in place, one sums blocks. Filters add passes, and top-p a sort, in
+    steps that ask for them alone.
 
     Args:
         logits: [S, V] of any floating type; they are not changed.
         settings: Of the rows.
         filtered: See `Filters`; False ignores top-k, top-p and min-p.
+        ranked: See `Filters`; False ignores top-p, and serves a top-k up to 256.
         penalised: See `Filters`; False ignores the repetition penalty.
         seen: Tokens of each row's context and completion, bool [S, V]; needed if `penalised`.
         unused: Ids that are no tokens, int64 [U], which have no share in any distribution.
@@ -223,7 +235,7 @@ def choose(
     """
     rows, vocabulary = logits.shape
     greedy = settings.temperature == 0
-    temperature = torch.where(greedy, 1.0, settings.temperature).float()[:, None]
+    temperature = settings.temperature.masked_fill(greedy, 1.0).float()[:, None]
     if penalised:
         assert seen is not None
         logits = _penalised(logits.float(), settings.repetition_penalty, seen)
@@ -234,14 +246,18 @@ def choose(
         scores.index_fill_(1, unused, -math.inf)
     peaks, best = scores.max(dim=1)  # [S]
     if filtered:
-        _filter_ranks(scores, peaks, settings)
+        if ranked:
+            _drop_ranks(scores, peaks, settings)
+        else:
+            _drop_below_top_k(scores, settings.top_k)
     weights = padded.sub_(peaks[:, None]).exp_()  # in proportion to the probabilities
     if filtered:  # the likeliest token's weight is 1
         weights.masked_fill_(weights < settings.min_p.float()[:, None], 0.0)
     drawn, totals = _invert(weights, vocabulary, settings.points)
     ids = torch.where(greedy, best, drawn)
     logprobs = weights.gather(1, ids[:, None])[:, 0].double().log() - totals.log()
-    return ids, torch.where(peaks.isfinite(), logprobs, math.nan)
+    # A peak of NaN or infinity adds NaN, any other adds 0.
+    return ids, logprobs + (peaks - peaks)
 
 
 def _penalised(logits: torch.Tensor, penalty: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -250,7 +266,15 @@ def _penalised(logits: torch.Tensor, penalty: torch.Tensor, seen: torch.Tensor) 
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
-def _filter_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings) -> None:
+def _drop_below_top_k(scores: torch.Tensor, top_k: torch.Tensor) -> None:
+    """Set the scores [S, V] below each row's k-th to -inf; ties with it stay."""
+    top = scores.topk(min(_LARGEST_UNSORTED_TOP_K, scores.shape[1]), dim=1).values
+    ranks = (top_k.long() - 1).clamp(0, top.shape[1] - 1)[:, None]
+    lowest = top.gather(1, ranks).masked_fill((top_k == 0)[:, None], -math.inf)
+    scores.masked_fill_(scores < lowest, -math.inf)
+
+
+def _drop_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings) -> None:
     """Set the scores [S, V] that top-k and top-p drop to -inf.
 
     In ascending order what a filter drops is a prefix, so one sort serves both.
@@ -258,14 +282,14 @@ def _filter_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettin
     rows, vocabulary = scores.shape
     ascending, order = scores.sort(dim=1, stable=True)
     ranks = torch.arange(vocabulary, device=scores.device)
-    kept = torch.where(settings.top_k > 0, settings.top_k, vocabulary).clamp(max=vocabulary)
+    kept = settings.top_k.masked_fill(settings.top_k == 0, vocabulary).clamp(max=vocabulary)
     lowest = ascending.gather(1, vocabulary - kept.long()[:, None])  # [S, 1]
     ascending.masked_fill_(ascending < lowest, -math.inf)  # ties with the k-th stay
     padded = _padded(rows, vocabulary, scores.device)
     torch.sub(ascending, peaks[:, None], out=padded[:, :vocabulary])
     # In float32, as Transformers compares: 1 - 0.9 has to drop a token of probability 0.1.
     dropped, _ = _invert(padded.exp_(), vocabulary, (1 - settings.top_p).float().double())
-    dropped = torch.where(settings.top_p < 1, dropped, 0)
+    dropped = dropped.masked_fill(settings.top_p == 1, 0)
     ascending.masked_fill_(ranks < dropped[:, None], -math.inf)
     scores.scatter_(1, order, ascending)
 
@@ -274,7 +298,7 @@ def _padded(rows: int, vocabulary: int, device: torch.device) -> torch.Tensor:
     """Make room for scores in whole blocks; what is after the vocabulary is -inf."""
     width = _block_width(vocabulary)
     padded = torch.empty(rows, -(-vocabulary // width) * width, device=device)
-    padded[:, vocabulary:] = -math.inf
+    padded[:, vocabulary:].fill_(-math.inf)
     return padded
 
 
@@ -325,7 +349,8 @@ def _invert(
 # --- For callers that read their tokens at once
 
 
-class Draw(NamedTuple):
+@dataclass(frozen=True)
+class Draw:
     """How one row samples: its request's settings and seed, and the index of the token."""
 
     sampling: Sampling
@@ -370,8 +395,7 @@ def sample(
     ids, logprobs = choose(
         logits,
         RowSettings.unpack(packed),
-        filtered=filters.filtered,
-        penalised=filters.penalised,
+        **filters._asdict(),
         seen=_seen(contexts, logits) if filters.penalised else None,
         unused=None if unused is None else unused.to(logits.device),
     )

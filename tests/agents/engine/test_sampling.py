@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from drawn_from import drawn_from
 from gymnast.agents import TransformersAgent
+from gymnast.agents.engine.sampling import uniforms
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Completion, Sampling
+from model_families import tiny
 
 PARAMETERS = st.builds(
     Sampling,
@@ -71,3 +73,17 @@ def test_draws_follow_the_filtered_distribution(model: Any) -> None:
     deviation = np.sqrt(expected * (1 - expected) / 2000)
     assert (np.abs(drawn / 2000 - expected) <= 5 * deviation + 1e-9).all()
     assert 3 < (expected > 0).sum() < 140, "some are filtered, several are not"
+
+
+@pytest.mark.parametrize("engine", ["packed", "states"])
+def test_tokens_are_drawn_by_seed_and_index(engine: str) -> None:
+    model = tiny("mamba2", vocab_size=150) if engine == "states" else tiny_model(150)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()  # every token is equally likely
+    seeds = [0, 1, 2**64 - 1, 12345]
+    requests = [
+        (tokens(i, 3 + i), Sampling(max_new_tokens=9 + i, seed=s)) for i, s in enumerate(seeds)
+    ]
+    for seed, completion in zip(seeds, together(model, requests), strict=True):
+        points = uniforms(np.uint64(seed), np.arange(len(completion.ids)))
+        assert completion.ids == (points * 150).astype(int).tolist()
