@@ -21,8 +21,9 @@ from gymnast.agents.engine.executor import EngineTimes, Match, Part, Row, Sample
 from gymnast.agents.engine.paged_attention import PAGE
 from gymnast.agents.engine.pages import SCRATCH, Found, Page, PagePool
 from gymnast.agents.engine.request import Request
-from gymnast.agents.engine.sampling import Filters, filters_in, settings_of, uniforms
+from gymnast.agents.engine.sampling import Filters, filters_in, settings_of
 from gymnast.agents.engine.static_step import (
+    NO_FILTERS,
     LayerShape,
     StaticStep,
     StepInputs,
@@ -139,8 +140,9 @@ class _Plan:
         inputs.sample_slot[:count] = [row.slot for row in sampling]
         if requests:
             inputs.settings[:, :count] = np.array([settings_of(r.sampling) for r in requests]).T
-        self._seeds = np.array([request.seed for request in requests], dtype=np.uint64)
-        self._begins = np.array([len(request.context) for request in requests], dtype=np.int64)
+            seeds = np.array([request.seed for request in requests], dtype="<u8")
+            inputs.seeds[:, :count] = seeds.view("<i4").reshape(-1, 2).T
+            inputs.begins[:count] = [len(request.context) for request in requests]
 
     def fill_in(self, table: np.ndarray, width: int) -> np.ndarray:
         """Write what changes from launch to launch.
@@ -152,11 +154,7 @@ class _Plan:
         Returns:
             The numbers up to the last table.
         """
-        inputs, count = self.inputs, len(self.sampling)
-        if count:
-            sampled = np.array([row.length for row in self.sampling]) - self._begins
-            indices = sampled[:, None] + np.arange(self.shape.steps)
-            inputs.points[:, :count] = uniforms(self._seeds[:, None], indices).T
+        inputs = self.inputs
         inputs.counter[0] = 0
         inputs.table_width[0] = width
         used = len(self.slots) * width
@@ -229,10 +227,9 @@ class PagedExecutor:
         if routers is not None:
             self._kept_experts = np.zeros((count, PAGE, *routers.shape), routers.kept.dtype)
         largest = self._shape(
-            self._most_tokens, self._samples, Filters(False, False), wide=True, prefilling=True
+            self._most_tokens, self._samples, NO_FILTERS, wide=True, prefilling=True
         )
         before_tables = StepInputs.numbers_before_tables(largest)
-        before_tables += 2 * self._samples * self.steps[-1]
         self.static = StaticStep(
             model,
             layers,
@@ -529,9 +526,7 @@ class PagedExecutor:
             prefilling: Whether contexts are computed.
             rows_of_a_tile: Rows that a wide tile should have.
         """
-        plain = StepShape(
-            tokens, samples, steps, filtered=filters.filtered, penalised=filters.penalised
-        )
+        plain = StepShape(tokens, samples, steps, filters=filters)
         if not self._items_needed:
             return plain
         if not wide:

@@ -243,3 +243,25 @@ def write_tokens(
     )
     place = page * values_page_stride + head * values_head_stride + slot * VALUE_WIDTH + column
     tl.store(values + place, written, mask=column < VALUE_WIDTH)
+
+
+@triton.jit
+def draw_uniforms(
+    seeds,  # [2, S] int32: low and high words
+    indices,  # [S] int64
+    points,  # [S] float64
+    count,  # S
+    BLOCK: tl.constexpr,
+):
+    """Compute the uniform number of each token by Philox4x32-10; one program."""
+    at = tl.arange(0, BLOCK)
+    inside = at < count
+    low_key = tl.load(seeds + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
+    high_key = tl.load(seeds + count + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
+    index = tl.load(indices + at, mask=inside, other=0).to(tl.uint64)
+    zero = tl.zeros([BLOCK], tl.uint32)
+    low, high, _, _ = tl.philox_impl(
+        index.to(tl.uint32), (index >> 32).to(tl.uint32), zero, zero, low_key, high_key, 10
+    )
+    bits = ((high.to(tl.uint64) << 32) | low.to(tl.uint64)) >> 11
+    tl.store(points + at, bits.to(tl.float64) * 1.1102230246251565e-16, mask=inside)

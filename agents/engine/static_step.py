@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from gymnast.agents.engine.device_random import uniforms_by_kernel, uniforms_plain
 from gymnast.agents.engine.paged_attention import (
     PAGE,
     Work,
@@ -27,7 +28,7 @@ from gymnast.agents.engine.paged_attention import (
     write_pages,
     write_pages_plain,
 )
-from gymnast.agents.engine.sampling import RowSettings, as_unused, choose
+from gymnast.agents.engine.sampling import Filters, RowSettings, as_unused, choose, filters_in
 from gymnast.agents.models.attention import LayerSettings, planned
 from gymnast.agents.models.routing import Routers
 from gymnast.errors import first_line
@@ -35,6 +36,7 @@ from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
 
+NO_FILTERS = filters_in([])
 SETTINGS = 5  # rows of `RowSettings` but the points
 DOUBLE = 2  # a float64 takes this many int32
 
@@ -52,8 +54,7 @@ class StepShape:
         slots: Partial results, C.
         wide_rows: Rows of a wide tile.
         joined: See `paged_attention.Work`.
-        filtered: See `sampling.Filters`.
-        penalised: See `sampling.Filters`.
+        filters: In use.
     """
 
     tokens: int
@@ -64,8 +65,7 @@ class StepShape:
     slots: int = 0
     wide_rows: int = 16
     joined: bool = False
-    filtered: bool = False
-    penalised: bool = False
+    filters: Filters = NO_FILTERS
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class StepInputs:
 
     Attributes:
         settings: float64 [5, S]; rows of `RowSettings` but the points.
-        points: float64 [K, S], for each of K steps.
+        seeds: [2, S]: low and high words.
+        begins: [S]: the length of each context, at which its completion begins.
         counter: [1]: the number of steps done.
         table_width: [1]: W.
         source: [N]: the slot whose last sampled token this is; -1 where `ids` and `positions` say.
@@ -91,7 +92,8 @@ class StepInputs:
     """
 
     settings: Any
-    points: Any
+    seeds: Any
+    begins: Any
     counter: Any
     table_width: Any
     source: Any
@@ -124,7 +126,8 @@ class StepInputs:
         # The doubles come first: their addresses are multiples of 8 bytes.
         return cls(
             settings=doubles(SETTINGS),
-            points=doubles(shape.steps),
+            seeds=view(2, shape.samples),
+            begins=view(shape.samples),
             counter=view(1),
             table_width=view(1),
             source=view(shape.tokens),
@@ -143,9 +146,9 @@ class StepInputs:
     @staticmethod
     def numbers_before_tables(shape: StepShape) -> int:
         """Count the numbers of all parts but the tables."""
-        doubles = DOUBLE * shape.samples * (SETTINGS + shape.steps)
+        by_sample = (DOUBLE * SETTINGS + 5) * shape.samples
         items = 6 * (shape.items + shape.wide_items)
-        return doubles + 2 + 6 * shape.tokens + 2 * shape.samples + items + shape.slots
+        return by_sample + 2 + 6 * shape.tokens + items + shape.slots
 
 
 @dataclass(frozen=True)
@@ -467,21 +470,23 @@ class StaticStep:
         step = inputs.counter.long()  # [1]
         sample_slot = inputs.sample_slot.long()  # [S]
         seen = None
-        if shape.penalised:
+        if shape.filters.penalised:
             assert self._seen is not None
             seen = self._seen[sample_slot]
+        after = positions[sample_at] + 1  # of the tokens that are sampled, [S]
+        uniforms = uniforms_by_kernel if self._attention == "kernels" else uniforms_plain
+        points = uniforms(inputs.seeds, after - inputs.begins)
         chosen, logprobs = choose(
             logits,
-            RowSettings(*inputs.settings.unbind(), inputs.points.index_select(0, step)[0]),
-            filtered=shape.filtered,
-            penalised=shape.penalised,
+            RowSettings(*inputs.settings.unbind(), points),
+            **shape.filters._asdict(),
             seen=seen,
             unused=self._unused,
         )
-        if self._seen is not None and shape.penalised:
+        if self._seen is not None and shape.filters.penalised:
             self._seen[sample_slot, chosen] = True
         self.last.index_copy_(0, sample_slot, chosen)
-        self.position.index_copy_(0, sample_slot, positions[sample_at] + 1)
+        self.position.index_copy_(0, sample_slot, after)
         results = torch.stack([chosen.double(), logprobs])[None]  # [1, 2, S]
         taken = self._results[: shape.steps * results.numel()]
         taken.view(shape.steps, 2, shape.samples).index_copy_(0, step, results)
