@@ -1,27 +1,31 @@
 """An agent that samples from a Transformers model in this process.
 
 It takes requests from any event loop, runs an engine on a thread of its own while there is work,
-and hands completions back. The engine is `agents/engine/engine.py`, or
+and hands completions back. The engine is `agents/engine/engine.py` with one of its executors, or
 `agents/engine/state_engine.py` for models that cannot be driven with packed sequences.
 """
 
 import asyncio
 import os
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import Engine
+from gymnast.agents.engine.paged_attention import supported
 from gymnast.agents.engine.paged_executor import PagedExecutor
 from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.rows_executor import RowsExecutor
+from gymnast.agents.engine.self_check import LIMITS, check_engine
 from gymnast.agents.engine.state_engine import StateEngine
+from gymnast.agents.engine.static_step import layer_shapes
 from gymnast.agents.engine.thread import EngineThread
 from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.models.adapters import folded
@@ -31,7 +35,7 @@ from gymnast.agents.models.copies import copied, take_weights
 from gymnast.agents.models.evaluation_mode import evaluate
 from gymnast.agents.models.routing import Routers
 from gymnast.agents.policy import PolicyWeights
-from gymnast.errors import ModelError, UsageError
+from gymnast.errors import ModelError, UsageError, first_line
 from gymnast.types import Completion, Sampling
 from gymnast.visible import visible_logger
 
@@ -39,6 +43,14 @@ logger = visible_logger(__name__)
 
 # The longest context if neither the model nor the caller sets one.
 LONGEST_CONTEXT = 2**20
+# Tokens of contexts that a step computes: a GPU needs more of them to be busy, and many tokens
+# take it as long as the few that decode next to them.
+CPU_PREFILL_TOKENS, GPU_PREFILL_TOKENS = 1024, 4096
+# Python lets a busy thread run for 5 ms before another one gets its turn, in which a GPU computes
+# one or two steps. Among eight busy threads the engine's waits for eight such turns.
+GPU_SWITCH_INTERVAL_S = 0.0005
+
+ExecutorName = Literal["auto", "rows", "pages"]
 
 
 class TransformersAgent:
@@ -60,7 +72,8 @@ class TransformersAgent:
         max_batch: How many completions are sampled at once; more wait their turn.
         context_length: The longest context with its completion, in tokens; by default what the
             model was made for.
-        prefill_tokens: How many context tokens are computed at most between two sampled tokens.
+        prefill_tokens: How many context tokens are computed at most between two sampled tokens;
+            by default 1,024, and 4,096 on a GPU.
         kv_budget_bytes: How much memory the keys and values of all contexts take at most; by
             default a quarter of the device's memory. Contexts that are not in use are dropped
             first, the least recently used ones before others; requests wait while those in use
@@ -70,6 +83,10 @@ class TransformersAgent:
             (`trainer.max_staleness`).
         keep_experts: Say in each completion which experts the model chose, so that training can
             choose them again (`trainer.replay_routing`).
+        executor: "pages" shares pages of keys and values between contexts, and on a GPU runs as
+            CUDA graphs, with Triton's kernels for attention (the extra `gpu`); "rows" holds every
+            context in one piece; "auto" takes pages on a GPU, if they pass a check there, and rows
+            elsewhere.
 
     Attributes:
         context_length: The longest context with its completion that the model and the budget
@@ -101,12 +118,16 @@ class TransformersAgent:
         *,
         max_batch: int = 64,
         context_length: int | None = None,
-        prefill_tokens: int = 1024,
+        prefill_tokens: int | None = None,
         kv_budget_bytes: int | None = None,
         device: str | None = None,
         keep_experts: bool = False,
-        executor: Literal["auto", "rows", "pages"] = "auto",
+        executor: ExecutorName = "auto",
     ) -> None:
+        if executor not in get_args(ExecutorName):
+            raise UsageError(
+                f"executor: must be one of {', '.join(get_args(ExecutorName))}, got {executor!r}"
+            )
         _check_positive(
             max_batch=max_batch,
             context_length=context_length,
@@ -116,6 +137,7 @@ class TransformersAgent:
         evaluate(model)
         self.samples_while_training = device is not None
         self.kept_across_weights = 0
+        self._reported: dict[str, float] = {}
         self._awake = 0  # blocks that are open
         self.model = model = model if device is None else copied(model, device)
         self.tokenizer = tokenizer
@@ -128,12 +150,6 @@ class TransformersAgent:
         self._made_for = self.context_length  # without the budget
         self.keeps_experts = keep_experts
         self._engine = self._choose_engine(max_batch, prefill_tokens, executor)
-        if model.device.type != "cpu":
-            logger.info(
-                "sampling on %s without CUDA graphs or paging: small batches wait for Python more "
-                "than for the device; a server made for sampling is faster",
-                model.device,
-            )
         self._thread = EngineThread(self._engine)
         weakref.finalize(self, self._thread.stop)  # also when Python ends
 
@@ -141,7 +157,7 @@ class TransformersAgent:
         raise TypeError("a TransformersAgent cannot be pickled: its model stays in its process")
 
     def _choose_engine(
-        self, max_batch: int, prefill_tokens: int, executor: str
+        self, max_batch: int, prefill_tokens: int | None, executor: ExecutorName
     ) -> Engine | StateEngine:
         budget = self.kv_budget_bytes
         routers = Routers(self.model) if self.keeps_experts else None
@@ -152,7 +168,7 @@ class TransformersAgent:
             states = StateEngine(
                 forward,
                 max_batch=max_batch,
-                prefill_tokens=prefill_tokens,
+                prefill_tokens=prefill_tokens or CPU_PREFILL_TOKENS,
                 kv_budget_bytes=budget,
                 routers=routers,
                 unused_ids=self.unused_ids,
@@ -168,33 +184,99 @@ class TransformersAgent:
                 "two tokens. Give more."
             )
         self.path = "packed"
-        chosen: RowsExecutor | PagedExecutor
-        if executor == "pages":
-            chosen = PagedExecutor(
-                self.model,
-                max_rows=max_batch,
-                kv_budget_bytes=budget,
-                context_length=self.context_length,
-                prefill_tokens=prefill_tokens,
-                attention="plain",
-                routers=routers,
-                unused_ids=self.unused_ids,
-            )
-        else:
-            chosen = RowsExecutor(
+        engine = self._paged_engine(max_batch, prefill_tokens, routers, executor)
+        if engine is None:
+            rows = RowsExecutor(
                 self.model,
                 max_rows=max_batch,
                 budget_tokens=budget // token_bytes,
                 routers=routers,
                 unused_ids=self.unused_ids,
             )
-        self.context_length = min(self.context_length, chosen.context_length)
-        return Engine(chosen, prefill_tokens=prefill_tokens)
+            engine = Engine(rows, prefill_tokens=prefill_tokens or CPU_PREFILL_TOKENS)
+        self.context_length = min(self.context_length, engine.executor.context_length)
+        return engine
+
+    def _paged_engine(
+        self,
+        max_batch: int,
+        prefill_tokens: int | None,
+        routers: Routers | None,
+        executor: ExecutorName,
+    ) -> Engine | None:
+        """Make an engine over pages; None where the device or the model cannot have one.
+
+        Raises:
+            UsageError: The budget does not hold two pages.
+        """
+        on_gpu = self.model.device.type == "cuda"
+        if executor == "rows" or (executor == "auto" and not on_gpu):
+            return None
+        attention: Literal["kernels", "plain"] = "kernels" if on_gpu else "plain"
+        if on_gpu and (reason := _unsupported(self.model)) is not None:
+            logger.warning("sampling many times slower than this GPU can: %s", reason)
+            return None
+
+        def make() -> Engine:
+            paged = PagedExecutor(
+                self.model,
+                max_rows=max_batch,
+                kv_budget_bytes=self.kv_budget_bytes,
+                context_length=self.context_length,
+                prefill_tokens=prefill_tokens or GPU_PREFILL_TOKENS,
+                attention=attention,
+                routers=routers,
+                unused_ids=self.unused_ids,
+            )
+            return Engine(paged, prefill_tokens=prefill_tokens or GPU_PREFILL_TOKENS)
+
+        if not on_gpu:
+            return make()
+        try:
+            engine = make()
+            with folded(self.model):
+                distance = check_engine(engine, self.model, engine.executor.context_length)
+        except UsageError:
+            raise
+        except Exception as error:  # a compiler, a driver: whatever it is, sampling goes on
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            logger.warning("sampling many times slower than this GPU can: %s", reason)
+            return None
+        limit = LIMITS[self.model.dtype]
+        if not distance <= limit:
+            logger.warning(
+                "sampling many times slower than this GPU can: in the self-check the log-"
+                "probabilities of the fast path differed by %.2g nats from the model's own, and "
+                "rounding explains %.2g. Please report this with your GPU and versions.",
+                distance,
+                limit,
+            )
+            return None
+        logger.info("self-check of sampling: %.2g nats from the model's own forward", distance)
+        sys.setswitchinterval(min(sys.getswitchinterval(), GPU_SWITCH_INTERVAL_S))
+        return engine
 
     @property
     def version(self) -> int:
         """The version of the weights; see `gymnast.agents.PolicyAgent`."""
         return self._engine.version
+
+    def metrics(self) -> dict[str, float]:
+        """Return counts and seconds of the engine since this was last called.
+
+        See docs/metrics.md.
+        """
+        if isinstance(self._engine, StateEngine):
+            return {}
+        times = self._engine.executor.times
+        now = {
+            "time/engine/device_s": times.device_s,
+            "time/engine/host_s": self._engine.host_s,
+            "engine/preempted": float(self._engine.preempted),
+        }
+        since = {name: value - self._reported.get(name, 0.0) for name, value in now.items()}
+        self._reported = now
+        return since
 
     @property
     def tokens_pushed(self) -> int:
@@ -299,6 +381,16 @@ class TransformersAgent:
     def wait_idle(self) -> None:
         """Block until the model is free; after a cancelled request, one step may still run."""
         self._thread.wait_idle()
+
+
+def _unsupported(model: Any) -> str | None:
+    """The reason why a model cannot sample over pages on its GPU, in a line; None if it can."""
+    capability = torch.cuda.get_device_capability(model.device)
+    for layer in layer_shapes(model).values():
+        reason = supported(layer.head_width, layer.value_width, layer.dtype, capability)
+        if reason is not None:
+            return reason
+    return None
 
 
 def _check_positive(**settings: int | None) -> None:

@@ -127,7 +127,7 @@ class Executor(Protocol):
     """
 
     max_unread: int
-    steps: Sequence[int]
+    steps: tuple[int, ...]
     max_rows: int
     tokens_pushed: int
     context_length: int

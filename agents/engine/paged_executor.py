@@ -208,7 +208,7 @@ class PagedExecutor:
             )
         self.max_rows = max_rows
         # Experts are read back for one step of a launch alone.
-        self.steps = (1,) if routers is not None else STEPS
+        self.steps: tuple[int, ...] = (1,) if routers is not None else STEPS
         self.tokens_pushed = 0
         self.context_length = min(context_length, (count - 1) * PAGE)
         self._pool = PagePool(count)

@@ -49,7 +49,8 @@ class RowsExecutor:
         unused_ids: Ids with a logit and no token; they are never sampled.
     """
 
-    max_unread, steps = 0, (1,)
+    max_unread = 0
+    steps: tuple[int, ...] = (1,)
 
     def __init__(
         self,

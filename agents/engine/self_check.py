@@ -1,4 +1,4 @@
-"""A check that an engine computes what the model computes, made on its own device before it is used.
+"""A check that an engine computes what its model computes, made before its first use.
 
 Kernels that few machines have run must not be able to train on wrong numbers.
 """
@@ -69,7 +69,7 @@ def check_engine(engine: Engine, model: Any, context_length: int) -> float:
 def _own_logprobs(
     model: Any, context: list[int], ids: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of a completion, [T], and of the likeliest tokens, by the model's own forward."""
+    """Log-probabilities of a completion, and of the likeliest tokens, by a plain forward; [T]."""
     given = torch.tensor([context + ids], device=model.device)
     logits = model(input_ids=given, use_cache=False).logits[0, len(context) - 1 : -1].float()
     logprobs = torch.log_softmax(logits, dim=-1)

@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -458,8 +458,7 @@ class StaticStep:
         positions = torch.where(from_slot, self.position[slots], inputs.positions.long())
         sample_at = inputs.sample_at.long()  # [S]
         plan = _PagedPlan(self._attend_with(inputs, positions, shape))
-        recording = nullcontext([]) if self._routers is None else self._routers.recording()
-        with planned(self.model), recording as chosen_experts:
+        with planned(self.model), self._recording() as chosen_experts:
             logits = self.model(
                 input_ids=ids[None],
                 position_ids=positions[None],
@@ -478,7 +477,7 @@ class StaticStep:
         points = uniforms(inputs.seeds, after - inputs.begins)
         chosen, logprobs = choose(
             logits,
-            RowSettings(*inputs.settings.unbind(), points),
+            RowSettings(*(*inputs.settings.unbind(), points)),
             **shape.filters._asdict(),
             seen=seen,
             unused=self._unused,
@@ -493,6 +492,9 @@ class StaticStep:
         if self._experts is not None:
             self._experts[: shape.tokens].copy_(chosen_experts[0])
         inputs.counter.add_(1)
+
+    def _recording(self) -> AbstractContextManager[list[torch.Tensor]]:
+        return nullcontext([]) if self._routers is None else self._routers.recording()
 
     def _attend_with(
         self, inputs: StepInputs, positions: torch.Tensor, shape: StepShape

@@ -12,6 +12,7 @@ The number of items is fixed for a CUDA graph; items that are not needed are emp
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def find_shared(tables: np.ndarray, lengths: np.ndarray) -> Shared:
             depth, saved = shared, saved + spared
         cuts = start + 1 + np.flatnonzero(inner == shared)
         bounds = [start, *cuts.tolist(), end]
-        pending += [(left, right, depth) for left, right in zip(bounds, bounds[1:], strict=False)]
+        pending += [(left, right, depth) for left, right in pairwise(bounds)]
     return Shared(order, own_from, segments, saved)
 
 
