@@ -477,7 +477,7 @@ class StaticStep:
         points = uniforms(inputs.seeds, after - inputs.begins)
         chosen, logprobs = choose(
             logits,
-            RowSettings(*inputs.settings.unbind(), points=points),
+            RowSettings.unpack(torch.vstack([inputs.settings, points])),
             **shape.filters._asdict(),
             seen=seen,
             unused=self._unused,
