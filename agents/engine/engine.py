@@ -146,11 +146,11 @@ class Engine:
             (request, row) for request, row in self.running.items() if _may_go_on(request, row)
         ]
         steps = self.executor.steps[self._level]
-        if self.waiting or not all(
+        # Who still waits cannot join now. No position beyond the context length enters the model.
+        if not all(
             row.missing == 1 and row.length + steps <= len(request.context) + request.limit
             for request, row in ready
         ):
-            # Those who wait join soon, and no position beyond the context length enters the model.
             steps = 1
         decoding: list[Part] = []
         prefilling: list[Part] = []

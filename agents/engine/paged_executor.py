@@ -3,7 +3,7 @@
 Every step has one of few shapes, so a graph captured once serves all steps of its kind:
 
     decoding    one token of each row, padded to the next size of `SIZES`
-    mixed       chunks of contexts too, padded to the next power of two
+    mixed       chunks of contexts too, padded to the next of 64, 96, 128, 192, 256, ...
 
 Rows that decode are ordered so that those which share pages are neighbours; a long shared prefix is
 read once for all of them (`work_items.py`). Pages are taken one at a time, as a row needs them.
@@ -561,7 +561,8 @@ def padded_size(rows: int) -> int:
 
 def mixed_size(tokens: int) -> int:
     """Return the number of tokens of the mixed graph that serves so many."""
-    return max(SMALLEST_MIXED, 1 << (tokens - 1).bit_length())
+    power = max(SMALLEST_MIXED, 1 << (tokens - 1).bit_length())
+    return 3 * power // 4 if SMALLEST_MIXED < power and tokens <= 3 * power // 4 else power
 
 
 def _request(row: Row) -> Request:
