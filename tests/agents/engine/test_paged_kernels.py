@@ -169,8 +169,8 @@ def test_pools_may_exceed_2_to_the_31_elements(interpreted: Callable[..., Any]) 
     assert interpreted(far_pages) < ROUNDING[torch.float16]
 
 
-# Per thread, once or twice in a loop. ptxas itself rounds registers down to 64, 80, 128 or 168 by
-# this much, so that one program more has room; a tile that is too large spills hundreds or thousands.
+# Per thread. ptxas spills as much to get down to 64, 80, 128 or 168 registers, with which a
+# program more has room; a tile that is too large spills hundreds or thousands of bytes.
 SPILLED_BYTES = 32
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
