@@ -76,22 +76,22 @@ class Tile:
 
 
 # By the size of an element, the padded width of a head, and the rows of a tile. Every entry
-# compiles for compute capabilities 8.0 to 9.0 without spilling a register, within the 99 KiB of
-# shared memory that consumer cards have. Of those that do, the largest blocks were taken for
-# decoding (16 rows), which waits for memory, and as many warps as the accumulators need for the
-# rest. Products of float32 without TF32 hold both operands in registers: small blocks, nothing
-# loaded ahead.
+# compiles for compute capabilities 8.0 to 9.0 within the 99 KiB of shared memory that consumer
+# cards have, and without spilling more than the few registers that ptxas gives up to fit a program
+# more on a processor. Of such entries, the largest blocks were taken for decoding (16 rows), which
+# waits for memory, and as many warps as the accumulators need for the rest. Products of float32
+# without TF32 hold both operands in registers: small blocks, nothing loaded ahead.
 _TILES = {
     2: {
         64: {16: Tile(128, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 4, 3), 128: Tile(64, 8, 3)},
         128: {16: Tile(64, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 8, 3), 128: Tile(32, 8, 3)},
         256: {16: Tile(32, 4, 3), 32: Tile(32, 8, 3), 64: Tile(32, 8, 3)},
-        512: {16: Tile(16, 8, 3), 32: Tile(16, 8, 3)},
+        512: {16: Tile(32, 8, 3), 32: Tile(16, 8, 3)},
     },
     4: {
-        64: {16: Tile(32, 4, 1), 32: Tile(32, 8, 1), 64: Tile(32, 8, 1)},
+        64: {16: Tile(32, 4, 1), 32: Tile(16, 8, 1), 64: Tile(32, 8, 1)},
         128: {16: Tile(32, 8, 1), 32: Tile(16, 8, 1)},
-        256: {16: Tile(16, 8, 1), 32: Tile(16, 8, 1)},
+        256: {16: Tile(32, 8, 1), 32: Tile(16, 8, 1)},
         512: {16: Tile(16, 8, 1), 32: Tile(16, 8, 1)},
     },
 }

@@ -32,6 +32,8 @@ _WORD_BITS = np.uint64(32)
 # Divisors of logits: a smaller one overflows float32, a larger one turns -inf into NaN.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
+_GREEDY = Sampling(temperature=0.0)
+
 # Up to this top-k its threshold is found without a sort.
 _LARGEST_UNSORTED_TOP_K = 256
 
@@ -164,16 +166,12 @@ class RowSettings(NamedTuple):
         Returns:
             float64 [6, size]; its first five rows hold `settings_of`, the last one the points.
         """
-        packed = np.empty((6, len(samplings) if size is None else size))
-        packed[:5] = np.array(settings_of(_GREEDY))[:, None]
-        packed[5] = 0.0
-        if samplings:
-            packed[:5, : len(samplings)] = np.array([settings_of(each) for each in samplings]).T
-            packed[5, : len(samplings)] = points
+        rows = [settings_of(each) for each in samplings]
+        rows += [settings_of(_GREEDY)] * ((size or 0) - len(rows))
+        packed = np.zeros((6, len(rows)))
+        packed[:5] = np.array(rows).reshape(-1, 5).T
+        packed[5, : len(samplings)] = points
         return packed
-
-
-_GREEDY = Sampling(temperature=0.0)
 
 
 def settings_of(sampling: Sampling) -> tuple[float, float, float, float, float]:

@@ -227,6 +227,8 @@ def test_a_row_is_the_same_bits_on_a_large_vocabulary(
         alone = chosen(logits[only], [sampling], points[only], seen[only])
         for one, other in zip(alone, together, strict=True):
             assert torch.equal(one[0], other[row])
+        expected = expected_logprobs(logits[row].cpu(), sampling, range(0, vocabulary, 3))
+        assert float(alone[1]) == pytest.approx(float(expected[int(alone[0])]), abs=1e-5)
 
 
 def test_logits_are_not_changed() -> None:
