@@ -562,7 +562,7 @@ def padded_size(rows: int) -> int:
 def mixed_size(tokens: int) -> int:
     """Return the number of tokens of the mixed graph that serves so many."""
     power = max(SMALLEST_MIXED, 1 << (tokens - 1).bit_length())
-    return 3 * power // 4 if SMALLEST_MIXED < power and tokens <= 3 * power // 4 else power
+    return 3 * power // 4 if power > SMALLEST_MIXED and tokens <= 3 * power // 4 else power
 
 
 def _request(row: Row) -> Request:
