@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gymnast.agents.backends import takes_turns
-from gymnast.agents.policy import PolicyAgent, samples_while_training
+from gymnast.agents.policy import PolicyAgent, allows_staleness
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.importance import Importance
@@ -50,7 +50,7 @@ class StalenessSettings(Settings):
                 f"{given} curriculum is set, which draws the rows of a step by what the steps "
                 "before it showed. Set max_staleness to 0, or leave curriculum out."
             )
-        if not samples_while_training(agent):
+        if not allows_staleness(agent):
             raise takes_turns(self.max_staleness, type(agent).__name__)
 
     def corrected(self, algorithm: Algorithm) -> Algorithm:
