@@ -121,10 +121,9 @@ def test_what_is_found_while_the_model_is_made_is_named_as_in_the_yaml(
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
-        ({}, "agent.backend 'transformers' cannot sample while the model is trained"),
         (
             {"backend": "vllm", "launch": {"command": ["sh"]}, "share_device": True},
-            "agent.backend 'vllm' cannot sample while the model is trained",
+            "agent.backend 'vllm' cannot keep requests while the model is trained",
         ),
     ],
 )
