@@ -84,7 +84,7 @@ def check_agent(
         backend: As in `make_agent`.
         deterministic: Whether the run is to repeat bit for bit.
         keep_experts: Whether its completions have to say which experts the model chose.
-        max_staleness: Above 0 it has to sample while the model is trained.
+        max_staleness: Above 0 requests are under way while the model is trained.
         **settings: Keywords of the backend.
 
     Returns:
@@ -95,8 +95,7 @@ def check_agent(
         UserCodeError: The backend's module raised while it was imported.
     """
     make = find_backend(backend, settings)
-    waits = make is TransformersAgent and settings.get("device") is None
-    if max_staleness and (waits or settings.get("share_device")):
+    if max_staleness and settings.get("share_device"):
         raise takes_turns(max_staleness, f"agent.backend {backend!r}")
     if make is not trained_vllm_agent:
         return None
@@ -114,13 +113,27 @@ def _not_repeatable(name: str) -> ConfigError:
 
 
 def takes_turns(max_staleness: int, name: str) -> ConfigError:
-    """What is said of an agent that is asked to sample while the model is trained, and cannot."""
+    """Return the error of an agent that cannot keep requests while the model is trained."""
     return ConfigError(
-        f"max_staleness: is {max_staleness}, and {name} cannot sample while the model is trained: "
-        "it samples with the trained model itself, takes turns with it on one device "
-        "(agent.share_device), or lacks `samples_while_training`. Set agent to {backend: vllm, "
-        "...} without share_device, or to {backend: transformers, device: DEVICE} for a copy of "
-        'the model on another device ("cuda:1", "cpu"), or max_staleness to 0.'
+        f"max_staleness: is {max_staleness}, and {name} cannot keep requests while the model is "
+        "trained: it sleeps meanwhile (agent.share_device), or has neither `learning` nor "
+        "`samples_while_training`. Leave agent out to sample with the trained model, or set it to "
+        "{backend: vllm, ...} without share_device, or max_staleness to 0."
+    )
+
+
+def leaves_budget_open(given: PolicyAgent | Mapping[str, Any] | None) -> bool:
+    """Return whether `agent_for` makes an agent beside the trained model, whose budget nobody set.
+
+    Args:
+        given: As `agent_for` takes it.
+    """
+    settings = {} if given is None else given
+    return (
+        isinstance(settings, Mapping)
+        and settings.get("backend", TRANSFORMERS) == TRANSFORMERS
+        and settings.get("device") is None
+        and settings.get("kv_budget_bytes") is None
     )
 
 

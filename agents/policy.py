@@ -5,12 +5,17 @@ await agent.generate(...)
 ...                                     the agent rests, the learner works
 agent.update_weights(weights, version)  in every process, before anybody samples again
 
-An agent that `samples_while_training` is awake all the while, and gets new weights while requests
-are under way.
+With `trainer.max_staleness` the agent is awake all the while, and gets new weights while requests
+are under way. One that `samples_while_training` goes on sampling; others take turns:
+
+with agent.awake():
+    with agent.learning():              requests wait, the learner works
+        agent.update_weights(...)
+        with agent.awake(): ...         the trainer waits for episodes
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,13 +98,21 @@ class PolicyAgent(Agent, Protocol):
                 versions = [VersionSpan(0, len(ids), self.version)]
                 return Completion(ids, logprobs, stop, versions=versions)
 
-    With `trainer.max_staleness` above 0 episodes are played while the model is trained. An agent
-    that can do that says so by an attribute `samples_while_training`, true; one that lacks it, or
-    has false, is refused there. Then `update_weights` is called while requests are under way. They
-    go on from the new weights, or end with the old ones: `Completion.versions` says which weights
-    sampled which tokens, all of them. Nothing that the old weights computed serves a request that
-    comes later. An attribute `kept_across_weights` may count the requests that went on with keys
-    and values of older weights.
+    With `trainer.max_staleness` above 0 episodes are under way while the model is trained. That
+    takes one of two things; an agent that has neither is refused there:
+
+    - an attribute `samples_while_training`, true: it samples without the trained model;
+    - a method `learning()`, which returns a context manager. Within the block the learner has the
+      model: nothing of the agent computes, the model is as it is trained, and requests wait. A
+      block of `awake` within it samples again, until its end. At the end of the block they all go
+      on. Outside of `awake` it does nothing.
+
+    `update_weights` is called while requests are under way, in a block of `learning` where there is
+    that method. They go on from the new weights, or end with the old ones: `Completion.versions`
+    says which weights sampled which tokens, all of them. Nothing that the old weights computed
+    serves a request that comes later. An attribute `kept_across_weights` may count the requests
+    that went on with keys and values of older weights. An attribute `kv_budget_bytes` says how much
+    memory these take at most in this process: a step of training leaves them room.
 
     `metrics()`, if there is one, returns numbers by name (`area/name`), counted since it was last
     called. They go into the metrics of every step, those of several processes added up.
@@ -145,8 +158,19 @@ class PolicyAgent(Agent, Protocol):
 
 
 def samples_while_training(agent: PolicyAgent) -> bool:
-    """Whether an agent can."""
+    """Return whether an agent samples without the trained model."""
     return bool(getattr(agent, "samples_while_training", False))
+
+
+def allows_staleness(agent: PolicyAgent) -> bool:
+    """Return whether requests may be under way while the model is trained."""
+    return samples_while_training(agent) or hasattr(agent, "learning")
+
+
+def learning(agent: PolicyAgent) -> AbstractContextManager[None]:
+    """Give the learner the model within the block; see `PolicyAgent`."""
+    block: AbstractContextManager[None] = getattr(agent, "learning", nullcontext)()
+    return block
 
 
 def kv_beside_model(agent: PolicyAgent) -> int | None:

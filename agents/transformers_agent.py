@@ -11,13 +11,14 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from numbers import Integral
 from typing import Any, Literal, get_args
 
 import torch
 
 from gymnast.agents.caches.own_forward import OwnForward
+from gymnast.agents.engine.cpu import release_team
 from gymnast.agents.engine.engine import Engine
 from gymnast.agents.engine.paged_attention import supported
 from gymnast.agents.engine.paged_executor import PagedExecutor
@@ -66,7 +67,8 @@ class TransformersAgent:
     Args:
         model: A causal language model of Transformers; it is put into evaluation mode and shared,
             not copied, unless `device` is given. Call `weights_changed()` after changing its
-            weights yourself, and do not call the model while completions are awaited.
+            weights yourself, and do not call the model while completions are awaited, but in a
+            block of `learning`.
         tokenizer: The model's. Ids that have a logit and are no token of it (a padded vocabulary)
             are never sampled; without a tokenizer every id may be.
         max_batch: How many completions are sampled at once; more wait their turn.
@@ -80,7 +82,7 @@ class TransformersAgent:
             fill the budget.
         device: Sample with a copy of the model on this device ("cuda:1", "cpu"), into which
             adapters are merged. Then it samples while the model is trained
-            (`trainer.max_staleness`).
+            (`trainer.max_staleness`); without a copy its requests wait meanwhile.
         keep_experts: Say in each completion which experts the model chose, so that training can
             choose them again (`trainer.replay_routing`).
         executor: "pages" shares pages of keys and values between contexts, and on a GPU runs as
@@ -138,7 +140,8 @@ class TransformersAgent:
         self.samples_while_training = device is not None
         self.kept_across_weights = 0
         self._reported: dict[str, float] = {}
-        self._awake = 0  # blocks that are open
+        self._turn: Literal["rests", "samples", "waits"] = "rests"
+        self._folding = ExitStack()  # holds what unfolds adapters, while they are folded
         self.model = model = model if device is None else copied(model, device)
         self.tokenizer = tokenizer
         self.unused_ids = [] if tokenizer is None else unused_ids_of(tokenizer, model)
@@ -341,23 +344,59 @@ class TransformersAgent:
 
         Outside of all blocks the keys and values take no memory.
         """
-        self._awake += 1
+        before, self._turn = self._turn, "samples"
+        began = {"rests": self._begun, "waits": self._resumed, "samples": nullcontext}
         try:
-            with nullcontext() if self._awake > 1 else self._alone_awake():
+            with began[before]():
                 yield
         finally:
-            self._awake -= 1
+            self._turn = before
 
     @contextmanager
-    def _alone_awake(self) -> Iterator[None]:
-        """The outermost of the blocks that are open."""
-        with folded(self.model):
+    def _begun(self) -> Iterator[None]:
+        """The outermost block of `awake`."""
+        with self._folding:
+            self._fold()
             self.weights_changed()
             try:
                 yield
             finally:
                 self.wait_idle()  # a request may have been cancelled amid a forward pass
                 self.weights_changed()  # the learner changes them next, and needs the memory
+
+    @contextmanager
+    def _resumed(self) -> Iterator[None]:
+        """A block of `awake` in one of `learning`."""
+        with self._folding:
+            self._fold()
+            release_team()  # the learner's
+            with self._thread.resumed():
+                yield
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Within the block the learner has the model; see `PolicyAgent`.
+
+        Requests wait between two steps of the engine, with their keys and values, and adapters are
+        unfolded. An agent with a copy of the model goes on sampling.
+        """
+        if self.samples_while_training or self._turn != "samples":
+            yield
+            return
+        self._turn = "waits"
+        try:
+            with self._thread.held():
+                self._folding.close()
+                try:
+                    yield
+                finally:
+                    self._fold()
+                    release_team()  # the learner's
+        finally:
+            self._turn = "samples"
+
+    def _fold(self) -> None:
+        self._folding.enter_context(folded(self.model))
 
     def update_weights(self, weights: PolicyWeights, version: int) -> None:
         """Take new weights; nothing is copied if the agent samples with the trained model itself.

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import gymnasium
 
 from gymnast.agents import PolicyAgent
-from gymnast.agents.backends import agent_for
+from gymnast.agents.backends import agent_for, leaves_budget_open
 from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.policy import kv_beside_model
 from gymnast.cores import ignore_load
@@ -178,6 +178,7 @@ class Trainer:
             ignore_load()
         self.model, self.tokenizer, self.step = model, tokenizer, 0
         self.longest_episode = 0  # in tokens; 0 where the environment does not say
+        self._handed_over = -1  # the version that the agents have
         self.steps, self.rows_per_step = settings.steps.steps, settings.steps.rows_per_step
         self.group_size, self.seed = settings.group.group_size, settings.run.seed
         self.eval_every_steps = settings.evaluation.every_steps
@@ -207,12 +208,16 @@ class Trainer:
             teacher_model=teaching,
             unused_ids=unused_ids_of(tokenizer, model, teaching),
         )
+        kv_budget_bytes, ahead = settings.rollouts.kv_budget_bytes, settings.staleness.max_staleness
+        if ahead and kv_budget_bytes is None and leaves_budget_open(agent):
+            kv_budget_bytes = self.learner.kv_budget()
         self.agent = agent_for(
             *(model, tokenizer, agent, settings.rollouts.concurrency),
-            kv_budget_bytes=settings.rollouts.kv_budget_bytes,
+            kv_budget_bytes=kv_budget_bytes,
             keep_experts=settings.learning.replay_routing,
             deterministic=settings.run.deterministic,
         )
+        self.learner.memory.kv_bytes = (kv_beside_model(self.agent) or 0) if ahead else 0
 
         # What is played
         limit_threads(settings.rollouts.max_threads)
@@ -310,7 +315,7 @@ class Trainer:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
                 self._kept.expect(self._expected(longest))
             self.learner.gather()
-            self.shared.hand_over(self.model, self.version)
+            self._hand_over()
             room, budget = self.learner.memory.room, kv_beside_model(self.agent)
             if (warning := kv_warning(choice, room, budget)) and self.accelerator.is_main_process:
                 logger.warning(warning)
@@ -336,8 +341,10 @@ class Trainer:
         if not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         if not self.loop.has_begun:
-            self.shared.hand_over(self.model, self.version)
+            self._hand_over()
             self.loop.note_start()
+        elif self._handed_over != self.version:  # an observer evaluates right after the update
+            self._hand_over()
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         seeded = seeded_separately(self.seed, "evaluation", self.accelerator.process_index)
         with seeded, self._workers or nullcontext():
@@ -383,7 +390,7 @@ class Trainer:
         credit = by_token(learned.groups, played.learned_from, rollouts)
         self._kept.save(self.step, rollouts, credit)
         self.tell("on_step", self.step, metrics, rollouts)
-        self.shared.hand_over(self.model, self.version)
+        self._hand_over()
         self._playing.renewed(self.step, self.version)
 
     def warmup_step(self) -> None:
@@ -392,12 +399,17 @@ class Trainer:
         self.loop.state.mark()
         self._record(metrics)
         self.tell("on_warmup_step", self.warmup.done, metrics)
-        self.shared.hand_over(self.model, self.version)
+        self._hand_over()
 
     @property
     def version(self) -> int:
         """Of the weights: how many steps they were trained for, those of the warm-up included."""
         return self.step + self.warmup.done
+
+    def _hand_over(self) -> None:
+        """Give the agents the weights as they are now."""
+        self.shared.hand_over(self.model, self.version)
+        self._handed_over = self.version
 
     def _expected(self, longest: int) -> Expected:
         return Expected(

@@ -27,7 +27,7 @@ class EngineThread:
         self._stale = False
         self._stopping = False
         self._resting = True
-        self._held = self._stepping = False
+        self._holds, self._stepping = 0, False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -53,21 +53,39 @@ class EngineThread:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within the block the engine does nothing: its requests wait between two steps."""
-        with self._wake:
-            self._held = True
-            self._wake.wait_for(lambda: not self._stepping)
+        """Within the block the engine does nothing: its requests wait between two steps.
+
+        Blocks may be nested.
+        """
+        self._hold()
         try:
             yield
         finally:
-            with self._wake:
-                self._held = False
-                self._wake.notify_all()
+            self._let_go()
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Within the block, which is in one of `held`, the engine goes on."""
+        self._let_go()
+        try:
+            yield
+        finally:
+            self._hold()
+
+    def _hold(self) -> None:
+        with self._wake:
+            self._holds += 1
+            self._wake.wait_for(lambda: not self._stepping)
+
+    def _let_go(self) -> None:
+        with self._wake:
+            self._holds -= 1
+            self._wake.notify_all()
 
     def wait_idle(self) -> None:
-        """Block until the engine no longer uses the model."""
+        """Block until the engine no longer uses the model: it has no requests, or is held."""
         with self._wake:
-            self._wake.wait_for(lambda: self._resting)
+            self._wake.wait_for(lambda: self._resting or (self._holds and not self._stepping))
 
     def stop(self) -> None:
         """End the thread. If Python ended first, a thread inside torch would abort the process.
@@ -87,8 +105,10 @@ class EngineThread:
                 self._stepping = False
                 self._wake.notify_all()
                 while not (self._stopping or self._has_work):
-                    if engine.idle:
+                    if engine.idle and not self._arrived:
                         self._rest()
+                    elif self._holds:
+                        release_team()  # somebody else computes meanwhile
                     self._wake.wait()
                 if self._stopping:
                     self._rest()
@@ -108,7 +128,7 @@ class EngineThread:
 
     @property
     def _has_work(self) -> bool:
-        return not self._held and bool(self._arrived or self._stale or not self._engine.idle)
+        return not self._holds and bool(self._arrived or self._stale or not self._engine.idle)
 
     def _rest(self) -> None:
         release_team()

@@ -17,6 +17,7 @@ import torch
 
 from gymnast.agents import PolicyAgent, PolicyWeights, TransformersAgent, VLLMAgent, load_model
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.policy import allows_staleness, learning
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
 from process_agent import ProcessAgent, Server
@@ -92,6 +93,7 @@ def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[],
 
 
 WITHOUT_SERVERS = [sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs]
+TAKE_TURNS = [sharing]  # with the learner, by `learning`
 AGENTS = [
     *WITHOUT_SERVERS,
     pytest.param(on_a_vllm_server, marks=pytest.mark.vllm),
@@ -234,10 +236,17 @@ def test_blocks_in_which_it_is_awake_may_be_nested(trained: Trained) -> None:
 
 
 def test_new_weights_are_taken_while_requests_are_under_way(trained: Trained) -> None:
-    """By agents that sample while training alone."""
+    """By agents that keep requests while the model is trained alone."""
     agent, model = trained.agent, trained.model
-    if not getattr(agent, "samples_while_training", False):
+    if not allows_staleness(agent):
         pytest.skip("rests while the model is trained")
+
+    def take_weights() -> list[list[int]]:
+        with learning(agent):
+            change(model)
+            agent.update_weights(PolicyWeights(model), 1)
+            return alone(model)
+
     long = Sampling(max_new_tokens=400, seed=0)
     agent.update_weights(PolicyWeights(model), 0)
 
@@ -245,10 +254,9 @@ def test_new_weights_are_taken_while_requests_are_under_way(trained: Trained) ->
         asked = [asyncio.ensure_future(agent.generate(ids, long)) for ids in CONTEXTS]
         while trained.work() < 60:
             await asyncio.sleep(0.001)
-        change(model)
-        await asyncio.to_thread(agent.update_weights, PolicyWeights(model), 1)
+        expected = await asyncio.to_thread(take_weights)
         beside = [await agent.generate(ids, GREEDY) for ids in CONTEXTS]
-        assert [each.ids for each in beside] == alone(model)  # not from what the others computed
+        assert [each.ids for each in beside] == expected  # not from what the others computed
         return await asyncio.gather(*asked)
 
     with agent.awake():
@@ -262,6 +270,83 @@ def test_new_weights_are_taken_while_requests_are_under_way(trained: Trained) ->
                 assert (first, last) == ([VersionSpan(0, amid, 0)], VersionSpan(amid, 400, 1))
                 assert 0 < amid < 400
         assert greedy(agent) == alone(model)
+
+
+@pytest.mark.parametrize("make", TAKE_TURNS, indirect=True, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("adapted", [False, True])
+def test_requests_wait_while_the_learner_has_the_model(
+    make: Callable[[Any], Trained], adapted: bool
+) -> None:
+    model = tiny_model()
+    if adapted:
+        model, _ = load_model("tiny:", lora={"rank": 4}, tokenizer=tiny_tokenizer())
+    trained = make(model)
+    agent = trained.agent
+    agent.update_weights(PolicyWeights(model), 0)
+    before = copy.deepcopy(model.state_dict())
+
+    def learn() -> None:
+        with learning(agent):
+            computed = trained.work()
+            assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+            time.sleep(0.1)
+            change(model)
+            agent.update_weights(PolicyWeights(model), 1)
+            after = copy.deepcopy(model.state_dict())
+            time.sleep(0.1)
+            assert trained.work() == computed
+            assert greedy(agent) == alone(model)  # in a block of `awake`, that samples meanwhile
+            computed = trained.work()
+            time.sleep(0.1)
+            assert trained.work() == computed
+            assert all(torch.equal(w, after[name]) for name, w in model.state_dict().items())
+
+    async def play() -> list[Completion]:
+        long = Sampling(max_new_tokens=400, seed=0)
+        asked = [asyncio.ensure_future(agent.generate(ids, long)) for ids in CONTEXTS]
+        while trained.work() < 60:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(learn)
+        return await asyncio.gather(*asked)
+
+    with agent.awake():
+        completions = asyncio.run(play())
+        assert [{v for _, _, v in each.versions} for each in completions] == [{0, 1}] * 3
+    assert greedy(agent) == alone(model)
+
+
+@pytest.mark.parametrize("make", TAKE_TURNS, indirect=True, ids=lambda make: make.__name__)
+def test_requests_made_while_the_learner_works_are_sampled_later(
+    make: Callable[[Any], Trained],
+) -> None:
+    trained = make(tiny_model())
+    agent, model = trained.agent, trained.model
+    agent.update_weights(PolicyWeights(model), 0)
+
+    async def play() -> Completion:
+        block = learning(agent)
+        block.__enter__()
+        asked = asyncio.ensure_future(agent.generate(CONTEXTS[0], GREEDY))
+        await asyncio.sleep(0.1)
+        change(model)
+        agent.update_weights(PolicyWeights(model), 1)
+        assert not trained.work() and not asked.done()
+        block.__exit__(None, None, None)
+        return await asked
+
+    with agent.awake():
+        completion = asyncio.run(play())
+    assert list(completion.versions) == [VersionSpan(0, 8, 1)]
+    assert completion.ids == alone(model)[0]
+
+
+@pytest.mark.parametrize("make", TAKE_TURNS, indirect=True, ids=lambda make: make.__name__)
+def test_outside_of_awake_the_learner_has_the_model_anyway(make: Callable[[Any], Trained]) -> None:
+    trained = make(tiny_model())
+    with learning(trained.agent):
+        trained.agent.update_weights(PolicyWeights(trained.model), 0)
+        assert greedy(trained.agent) == alone(trained.model)
+    assert greedy(trained.agent) == alone(trained.model)
 
 
 # A vLLM server ends of them, so that test has one of its own: vllm/weights/test_handover.py.

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gymnast.agents import load_model
 from gymnast.trainers import Trainer
 from two_processes import (
     PROCESS,
+    TOKENIZER,
     Found,
     Keeps,
     SmallLetters,
@@ -33,6 +35,7 @@ AHEAD: dict[str, Any] = {
     "max_staleness": 2,
     "steps": 5,
 }
+BY_TRAINED = AHEAD | {"agent": None}  # the trained model samples between two updates
 
 
 class SlowInOne(SmallLetters):
@@ -59,6 +62,16 @@ def plain(folder: Path) -> Found:
     return found | {"settled": settled(trainer)}
 
 
+def plain_by_trained(folder: Path) -> Found:
+    trainer, found = train(environment=SlowInOne, **BY_TRAINED)
+    return found | {"settled": settled(trainer)}
+
+
+def adapters_by_trained(folder: Path) -> Found:
+    model, _ = load_model("tiny:", lora={"rank": 4}, tokenizer=TOKENIZER)
+    return train(environment=SlowInOne, model=model, **BY_TRAINED)[1]
+
+
 def settled(trainer: Trainer) -> Any:
     return trainer.loop.state.parts["ahead"].state_dict()
 
@@ -69,12 +82,21 @@ def divided(folder: Path) -> Found:
         return train(environment=SlowInOne, **AHEAD)[1]
 
 
+def divided_by_trained(folder: Path) -> Found:
+    with fsdp2():
+        return train(environment=SlowInOne, **BY_TRAINED)[1]
+
+
 def fewer_rows_than_processes(folder: Path) -> Found:
     return train(rows_per_step=1, **AHEAD)[1]
 
 
 def typo_in_one(folder: Path) -> Found:
     return error_of(environment=TypoInOne, **AHEAD)
+
+
+def typo_in_one_by_trained(folder: Path) -> Found:
+    return error_of(environment=TypoInOne, **BY_TRAINED)
 
 
 class InterruptedInOne(SlowInOne):
@@ -106,7 +128,17 @@ def interrupted_in_one(folder: Path) -> Found:
     }
 
 
-SCENARIOS = [plain, divided, fewer_rows_than_processes, typo_in_one, interrupted_in_one]
+SCENARIOS = [
+    plain,
+    plain_by_trained,
+    adapters_by_trained,
+    divided,
+    divided_by_trained,
+    fewer_rows_than_processes,
+    typo_in_one,
+    typo_in_one_by_trained,
+    interrupted_in_one,
+]
 
 if __name__ == "__main__":
     run_scenarios(SCENARIOS, Path(sys.argv[1]))

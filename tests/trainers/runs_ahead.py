@@ -1,8 +1,10 @@
-"""Small runs that play ahead of training, with a copy of the model on the CPU."""
+"""Small runs that play ahead of training, by default with a copy of the model on the CPU."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pytest
 
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
@@ -12,6 +14,8 @@ from gymnast.types import Sampling, Trajectory
 ROWS = [{"prompt": f"Say {number}."} for number in range(100)]
 TOKENIZER = tiny_tokenizer()
 COPY = {"backend": "transformers", "device": "cpu"}
+# Who samples: a copy of the model meanwhile, or the trained model in turn.
+SAMPLERS = [pytest.param(COPY, id="copy"), pytest.param(None, id="trained")]
 
 
 class SmallLetters(Environment):

@@ -62,6 +62,46 @@ def test_the_console_says_before_the_first_step_what_a_step_takes(tokenizer: Any
     assert "of keys and values instead" in first
 
 
+def test_keys_and_values_beside_a_step_have_a_quarter_of_what_is_left(
+    tokenizer: Any, free: Give
+) -> None:
+    free(1000)
+    told = io.StringIO()
+    console = RunConsole(Console(file=told, width=200))
+    trainer = make_trainer(tokenizer, observer=console, max_staleness=1)
+    fixed = trainer.learner.memory.fixed
+    left = 1000 * MIB + fixed.held - fixed.weights - fixed.optimizer - fixed.gradients
+    budget = trainer.agent.kv_budget_bytes  # type: ignore[attr-defined]
+    assert budget == pytest.approx(left / 4, rel=0.01)
+    trainer.train()
+    assert f"keys and values up to {budget // MIB} MiB" in told.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_staleness": 1, "kv_budget_bytes": 30 * MIB}, 30 * MIB),
+        ({"max_staleness": 1, "agent": {"kv_budget_bytes": 30 * MIB}}, 30 * MIB),
+        ({"max_staleness": 1, "agent": {"device": "cpu"}}, 0),
+        ({"kv_budget_bytes": 30 * MIB}, 0),
+    ],
+)
+def test_a_step_counts_keys_and_values_that_stay_beside_it(
+    tokenizer: Any, free: Give, settings: dict[str, Any], expected: int
+) -> None:
+    free(1000)
+    trainer = make_trainer(tokenizer, **settings)
+    assert trainer.learner.prepare(100, 1000).estimate.kv == expected
+
+
+def test_a_budget_that_leaves_a_step_no_room_is_refused(tokenizer: Any, free: Give) -> None:
+    free(60)
+    settings = {"max_staleness": 1, "kv_budget_bytes": 40 * MIB}
+    with pytest.raises(NotEnoughMemory, match=r"Lower trainer.kv_budget_bytes from \d+ to \d+"):
+        make_trainer(tokenizer, **settings).train()
+    make_trainer(tokenizer, **settings | {"max_staleness": 0}).train()
+
+
 def test_a_step_that_would_not_fit_is_refused_before_anything_is_played(
     tokenizer: Any, free: Give
 ) -> None:

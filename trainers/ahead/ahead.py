@@ -12,6 +12,11 @@ Evaluations are played by the main thread between an update and the next, so all
 sampled from the weights that it is told to be of. What is under way goes on beside it: it may hold
 what the evaluation waits for, such as the boxes of a sandbox.
 
+An agent that samples with the trained model has it while the main thread waits for episodes, those
+of a step or of an evaluation; at any other time its requests wait, and only tools go on
+(`PolicyAgent.learning`). So whatever the trainer or an observer does with the model between two
+steps, nobody else uses it.
+
 Metrics of a step, beside those of its episodes (`trainers/rollouts/metrics.py`):
 
     staleness/mean, staleness/max     of the tokens that are learned from, in updates (`bound.py`)
@@ -29,6 +34,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from gymnast.agents.policy import learning
 from gymnast.trainers.ahead.background import Background
 from gymnast.trainers.ahead.bound import Groups, staleness_metrics, within
 from gymnast.trainers.ahead.in_turn import OfStep, Played, Progress
@@ -107,7 +113,9 @@ class Ahead:
 
     def step(self, step: int, version: int, on_progress: Progress) -> Played:
         """See `Playing`."""
-        shares = together(self.shared.accelerator, lambda: self._take(step, version, on_progress))
+        with ExitStack() as waiting:  # until all processes have their share
+            take = partial(self._take, step, version, on_progress, waiting)
+            shares = together(self.shared.accelerator, take)
         found = [share for share in shares if share is not None]
         if len(found) < len(shares):
             raise Stopped
@@ -148,12 +156,22 @@ class Ahead:
             return rollouts, rollouts.to_learn_from[: self.rows_per_step]
         return rollouts, [group for group in rollouts if group.row_index in chosen]
 
-    def _take(self, step: int, version: int, on_progress: Progress) -> _Share | None:
-        """This process's share of a step; None if the run is to stop."""
+    def _take(
+        self, step: int, version: int, on_progress: Progress, waiting: ExitStack
+    ) -> _Share | None:
+        """Return this process's share of a step; None if the run is to stop.
+
+        Args:
+            step: See `step`.
+            version: See `step`.
+            on_progress: See `step`.
+            waiting: Gets the block in which the agent samples while the learner waits.
+        """
         if self._under_way is None:
             self._settled.begin(step * self.rows_per_step)
             self._under_way = self._started(version)
             self._begin(self._under_way, new_steps=self.staleness.max_staleness + 1)
+        waiting.enter_context(self.shared.agent.awake())
         player, background = self._under_way
         wanted = self._own(self.rows_per_step)
         size = self.of_step(step + 1, self.rows_per_step).group_size
@@ -198,6 +216,8 @@ class Ahead:
         background = Background()
         self._stack.callback(background.close)
         self._stack.enter_context(shared.agent.awake())
+        # All that the main thread does with the model, but wait for episodes, is in this block.
+        self._stack.enter_context(learning(shared.agent))
         player = background.call(begin())
         self._stack.callback(lambda: background.call(player.close()))
         self._since, self._kept = time.perf_counter(), self._kept_across_weights

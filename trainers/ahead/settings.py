@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gymnast.agents.backends import takes_turns
-from gymnast.agents.policy import PolicyAgent, samples_while_training
+from gymnast.agents.policy import PolicyAgent, allows_staleness
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.importance import Importance
@@ -19,8 +19,9 @@ class StalenessSettings(Settings):
 
     max_staleness: Count = 0
     """How many updates old the weights may be that sampled a token which is learned from. 0 plays
-    and trains in turn. Above 0 the episodes of that many further steps are played while the model
-    is trained, by an agent that can (docs/asynchronous.md)."""
+    and trains in turn. Above 0 the episodes of that many further steps are under way while the
+    model is trained: their tools go on, and they are sampled meanwhile by an agent that can, or
+    between two updates by the trained model itself (docs/asynchronous.md)."""
     on_stale: Literal["drop", "continue"] = "drop"
     """What becomes of episodes with tokens that are older: `drop` leaves them out, and plays others
     in their place; `continue` lets them go on from the new weights, and learns from their newer
@@ -50,7 +51,7 @@ class StalenessSettings(Settings):
                 f"{given} curriculum is set, which draws the rows of a step by what the steps "
                 "before it showed. Set max_staleness to 0, or leave curriculum out."
             )
-        if not samples_while_training(agent):
+        if not allows_staleness(agent):
             raise takes_turns(self.max_staleness, type(agent).__name__)
 
     def corrected(self, algorithm: Algorithm) -> Algorithm:

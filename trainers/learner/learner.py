@@ -170,6 +170,19 @@ class Learner:
         refreshed = self._refreshes_every or warms_up
         return self._reference.refreshed_bytes if self._reference and refreshed else 0
 
+    def kv_budget(self) -> int | None:
+        """Return how much memory keys and values may take by default; a collective call.
+
+        They stay while a step is learned from: a quarter of what weights, optimizer and gradients
+        leave. None where the memory is not known, or nothing is left.
+        """
+        room = self._room()
+        if room is None:
+            return None
+        fixed = self.memory.fixed
+        left = room.nbytes - fixed.weights - fixed.optimizer - fixed.gradients
+        return left // 4 if left >= 4 else None
+
     def prepare(self, longest: int, batch_tokens: int) -> Choice:
         """Choose how steps are made, by the memory there is now; a collective call.
 
@@ -180,13 +193,17 @@ class Learner:
         Raises:
             NotEnoughMemory: A step would not fit.
         """
+        self.memory.room = self._room() or self.memory.room
+        return self._choose(longest, batch_tokens)
+
+    def _room(self) -> Available | None:
+        """Return the memory that every process has for a step; None where it is not known."""
         free = available(self._accelerator.device)
         least = -math.inf if free is None else -free.nbytes
         (found,) = largest_over_processes(self._accelerator, [least])
-        if free is not None and math.isfinite(found):
-            free = Available(-int(found), free.of)
-            self.memory.room = room_for(self.memory.fixed, free)
-        return self._choose(longest, batch_tokens)
+        if free is None or not math.isfinite(found):
+            return None
+        return room_for(self.memory.fixed, Available(-int(found), free.of))
 
     def _choose(self, longest: int, batch_tokens: int, actions: int | None = None) -> Choice:
         """Choose how the next step is made; all processes choose alike."""

@@ -30,7 +30,9 @@ class RolloutLimits(Settings):
     Evaluations wait for all. None waits for all."""
     kv_budget_bytes: Positive | None = None
     """What the keys and values of all contexts may take while episodes are sampled; a setting of
-    `gymnast.agents.TransformersAgent`. In between they take nothing."""
+    `gymnast.agents.TransformersAgent`. In between they take nothing, and a quarter of the memory is
+    the default. With `max_staleness` above 0 they stay while a step is learned from; there it is a
+    quarter of what weights, optimizer and gradients leave."""
     max_failed_episodes: Count | None = None
     """In how many episodes of a step, or of an evaluation, the user's code may raise. By default a
     tenth of them, and 0 in the first step."""

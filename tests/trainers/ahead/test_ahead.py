@@ -11,17 +11,19 @@ import pytest
 
 from gymnast.trainers import load_rollouts, make_algorithm
 from gymnast.trainers.data.rows import RowSource
-from runs_ahead import ROWS, Keeps, make_trainer
+from runs_ahead import ROWS, SAMPLERS, Keeps, make_trainer
 
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "gymnast-ahead"]
 
 
+@pytest.mark.parametrize("agent", SAMPLERS)
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_steps_are_played_while_others_are_learned_from(most: int) -> None:
+def test_steps_are_played_while_others_are_learned_from(most: int, agent: Any) -> None:
     kept = Keeps()
-    make_trainer(max_staleness=most, steps=6, observer=kept, eval_rows=ROWS[:2]).train()
+    settings = {"max_staleness": most, "steps": 6, "eval_rows": ROWS[:2]}
+    make_trainer(agent=agent, observer=kept, **settings).train()
     assert kept.sizes == [[4, 4, 4]] * 6
     staleness = [metrics["staleness/max"] for metrics in kept.metrics]
     assert staleness[0] == 0 and max(staleness) == most  # the rows of the first steps begin at once
@@ -120,8 +122,9 @@ def train_gated(after: int, **settings: Any) -> Opens:
 
 
 @pytest.mark.usefixtures("gate")
-def test_training_waits_for_no_slow_episode_and_drops_what_outgrows_the_bound() -> None:
-    kept = train_gated(after=5, steps=6, max_staleness=2)
+@pytest.mark.parametrize("agent", SAMPLERS)
+def test_training_waits_for_no_slow_episode_and_drops_what_outgrows_the_bound(agent: Any) -> None:
+    kept = train_gated(after=5, steps=6, max_staleness=2, agent=agent)
     assert kept.sizes[0] == [4, 4, 4] and 0 not in kept.rows[0]  # which waits in its first turn
     dropped = [metrics["episodes/left_out/stale"] for metrics in kept.metrics]
     assert dropped == [0, 0, 0, 4, 0, 0]  # its tokens are of version 0; step 4 trains version 3
@@ -148,8 +151,12 @@ def test_an_environment_whose_episode_was_dropped_is_closed_while_others_are_pla
 
 
 @pytest.mark.usefixtures("gate")
-def test_an_episode_that_goes_on_teaches_by_its_newer_tokens_alone(tmp_path: Path) -> None:
-    kept = train_gated(after=3, steps=7, on_stale="continue", output_dir=tmp_path / "run")
+@pytest.mark.parametrize("agent", SAMPLERS)
+def test_an_episode_that_goes_on_teaches_by_its_newer_tokens_alone(
+    tmp_path: Path, agent: Any
+) -> None:
+    settings = {"on_stale": "continue", "output_dir": tmp_path / "run", "agent": agent}
+    kept = train_gated(after=3, steps=7, **settings)
     (step,) = [number for number, rows in enumerate(kept.rows, start=1) if 0 in rows]
     assert step in (4, 5, 6)
     metrics = kept.metrics[step - 1]

@@ -15,7 +15,7 @@ from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, Us
 from gymnast.trainers import Trainer
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.evaluating.targets import evaluation_config
-from runs_ahead import ROWS, Keeps, SmallLetters, make_trainer
+from runs_ahead import ROWS, SAMPLERS, Keeps, SmallLetters, make_trainer
 
 
 def threads() -> list[str]:
@@ -35,13 +35,14 @@ class Typo(SmallLetters):
         return super().reward(episode)
 
 
+@pytest.mark.parametrize("agent", SAMPLERS)
 @pytest.mark.parametrize("first", [0, 24])
 def test_an_error_in_the_users_code_ends_the_run_and_its_episodes(
-    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: int, agent: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Typo, "first", first)
     monkeypatch.setattr(Typo, "rewards", 0)
-    trainer = make_trainer(environment=Typo, output_dir=tmp_path / "run")
+    trainer = make_trainer(environment=Typo, output_dir=tmp_path / "run", agent=agent)
     with pytest.raises(UserCodeError, match="anwser"):
         trainer.train()
     assert threads() == []
@@ -87,13 +88,17 @@ def rows_of(*kept: Keeps) -> list[int]:
 
 
 @pytest.mark.parametrize("again", ["resumed", "continued"])
-def test_a_run_that_was_stopped_goes_on_with_what_was_under_way(tmp_path: Path, again: str) -> None:
+@pytest.mark.parametrize("agent", SAMPLERS)
+def test_a_run_that_was_stopped_goes_on_with_what_was_under_way(
+    tmp_path: Path, again: str, agent: Any
+) -> None:
     first, second = Interrupts(), Keeps()
-    trainer = make_trainer(observer=first, output_dir=tmp_path / "run", max_staleness=2)
+    settings = {"agent": agent, "output_dir": tmp_path / "run", "max_staleness": 2}
+    trainer = make_trainer(observer=first, **settings)
     summary = trainer.train()
     assert (summary["stopped_by"], summary["steps"], threads()) == ("Ctrl-C", 2, [])
     if again == "resumed":
-        trainer = make_trainer(observer=second, output_dir=tmp_path / "run", max_staleness=2)
+        trainer = make_trainer(observer=second, **settings)
         trainer.train(resume=True)
     else:
         trainer.observer = second
@@ -106,7 +111,10 @@ class Killed(Exception):
     """Takes the place of a kill."""
 
 
-def test_a_run_that_was_killed_plays_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", SAMPLERS)
+def test_a_run_that_was_killed_plays_what_its_checkpoint_does_not_know(
+    tmp_path: Path, agent: Any
+) -> None:
     class Kills(Keeps):
         def on_step(self, step: int, metrics: Mapping[str, float], groups: Any) -> None:
             super().on_step(step, metrics, groups)
@@ -114,6 +122,7 @@ def test_a_run_that_was_killed_plays_what_its_checkpoint_does_not_know(tmp_path:
                 raise Killed
 
     settings: dict[str, Any] = {"output_dir": tmp_path / "run", "checkpoint_every_steps": 2}
+    settings["agent"] = agent
     kills, second = Kills(), Keeps()
     trainer = make_trainer(observer=kills, **settings)
     with pytest.raises(Killed):
@@ -142,11 +151,11 @@ class Alike(SmallLetters):
         return 0.0 if number % 2 else super().reward(episode)
 
 
-def test_groups_without_spread_are_replaced_by_further_rows() -> None:
+@pytest.mark.parametrize("agent", SAMPLERS)
+def test_groups_without_spread_are_replaced_by_further_rows(agent: Any) -> None:
     kept = Keeps()
-    make_trainer(
-        *(), environment=Alike, dynamic_sampling={"most_rows": 12}, steps=6, observer=kept
-    ).train()
+    settings = {"dynamic_sampling": {"most_rows": 12}, "steps": 6, "observer": kept}
+    make_trainer(environment=Alike, agent=agent, **settings).train()
     metrics = kept.metrics
     assert sum(each["dynamic_sampling/groups_replaced"] for each in metrics) > 3
     assert all(each["tokens/trained"] > 0 for each in metrics)
@@ -156,15 +165,15 @@ def test_groups_without_spread_are_replaced_by_further_rows() -> None:
         assert len(sizes) - alike == 3 - each["dynamic_sampling/groups_missing"]
 
 
-def test_a_warm_up_comes_first_and_counts_as_updates() -> None:
+@pytest.mark.parametrize("agent", SAMPLERS)
+def test_a_warm_up_comes_first_and_counts_as_updates(agent: Any) -> None:
     class Solved(SmallLetters):
         def solve(self, row: Any) -> Any:
             return ["aaa"]
 
     kept = Keeps()
-    make_trainer(
-        environment=Solved, warmup={"demonstrations": "solve", "steps": 2}, observer=kept
-    ).train()
+    warmup = {"demonstrations": "solve", "steps": 2}
+    make_trainer(environment=Solved, warmup=warmup, observer=kept, agent=agent).train()
     assert len(kept.metrics) == 5 and kept.metrics[0]["staleness/max"] == 0
     assert max(metrics["staleness/max"] for metrics in kept.metrics) == 1
 
@@ -175,14 +184,19 @@ def test_evaluations_are_sampled_from_the_version_that_they_are_of() -> None:
     assert kept.evaluated == [{step} for step in range(6)]
 
 
+class Rests:
+    """An agent that samples only while nothing is trained."""
+
+    def __init__(self, model: Any) -> None:
+        agent = TransformersAgent(model)
+        self.context_length, self.generate = agent.context_length, agent.generate
+        self.awake, self.update_weights = agent.awake, agent.update_weights
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"agent": None},
-            "max_staleness: is 1, and TransformersAgent cannot sample while the model is trained",
-        ),
-        ({"agent": TransformersAgent(tiny_model())}, "max_staleness: is 1, and TransformersAgent"),
+        ({"agent": Rests(tiny_model())}, "max_staleness: is 1, and Rests cannot keep requests"),
         ({"deterministic": True}, "max_staleness: is 1, and deterministic is true"),
         ({"curriculum": {}}, "max_staleness: is 1, and curriculum is set"),
         ({"max_staleness": -1}, "max_staleness: must be >= 0, got -1"),

@@ -15,7 +15,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return in_two_processes(SCRIPT, tmp_path_factory.mktemp("ahead"), longest_s=300)
 
 
-@pytest.mark.parametrize("name", ["plain", "divided"])
+PLAYED = ["plain", "plain_by_trained", "adapters_by_trained", "divided", "divided_by_trained"]
+
+
+@pytest.mark.parametrize("name", PLAYED)
 def test_both_learn_from_the_same_groups_however_slow_one_is(found: Found, name: str) -> None:
     here, there = (process[name] for process in found)
     assert here["sizes"] == [[4, 4, 4]] * 5
@@ -25,8 +28,9 @@ def test_both_learn_from_the_same_groups_however_slow_one_is(found: Found, name:
 
 
 def test_both_know_which_rows_are_settled(found: Found) -> None:
-    here, there = (process["plain"]["settled"] for process in found)
-    assert here == there == {"first": 15, "beyond": []}
+    for name in ("plain", "plain_by_trained"):
+        here, there = (process[name]["settled"] for process in found)
+        assert here == there == {"first": 15, "beyond": []}
 
 
 def test_there_may_be_fewer_rows_than_processes(found: Found) -> None:
@@ -37,8 +41,9 @@ def test_there_may_be_fewer_rows_than_processes(found: Found) -> None:
 
 def test_an_error_in_one_ends_both(found: Found) -> None:
     for process in found:
-        assert process["typo_in_one"]["error"] == "UserCodeError"
-        assert "anwser" in process["typo_in_one"]["message"]
+        for name in ("typo_in_one", "typo_in_one_by_trained"):
+            assert process[name]["error"] == "UserCodeError"
+            assert "anwser" in process[name]["message"]
 
 
 def test_a_run_that_one_of_them_stopped_goes_on_without_losing_a_row(found: Found) -> None:

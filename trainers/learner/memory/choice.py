@@ -56,6 +56,7 @@ class StepMemory:
         room: The bytes of memory for all of it, and whose it is; None where nobody says.
         asked: The way the user asks for; None chooses.
         entropies: Whether the loss has entropies.
+        kv_bytes: The most that keys and values take while a step is learned from.
     """
 
     policy: Policy
@@ -63,6 +64,7 @@ class StepMemory:
     room: Available | None = None
     asked: Activations | None = None
     entropies: bool = False
+    kv_bytes: int = 0
     _measured: dict[Activations, PassMemory | None] = field(default_factory=dict, repr=False)
 
     def choose(self, tokens: int, longest: int, actions: int | None = None) -> Choice:
@@ -104,6 +106,7 @@ class StepMemory:
             self.fixed.gradients,
             activations=int(slack * peak),
             logits=max(0, measured.kept_bytes(tokens) + logits - peak),
+            kv=self.kv_bytes,
         )
 
     def _ways(self, tokens: int = 0) -> Iterator[tuple[Activations, bool]]:
@@ -157,6 +160,17 @@ class StepMemory:
 
     def _remedy(self, tokens: int, longest: int) -> str:
         """The setting that makes it fit."""
+        assert self.room is not None, "without a limit nothing is refused"
+        without = replace(self, kv_bytes=0)
+        largest = max(tokens, longest)
+        if self.kv_bytes and largest <= without.most_tokens():
+            *_, (way, exact) = without._ways(largest)
+            least = without.estimate(largest, way, exact=exact).total
+            return (
+                f"Lower trainer.kv_budget_bytes from {self.kv_bytes} to "
+                f"{max(1, int(USED * self.room.nbytes) - least)}, or set trainer.max_staleness to "
+                "0: then keys and values are given back before a step is learned from."
+            )
         chosen = replace(self, asked=None)
         if self.asked is not None and max(tokens, longest) <= chosen.most_tokens():
             return f"Set trainer.activations to auto (it is {self.asked}): then it fits."
@@ -191,10 +205,12 @@ def longest_that(fits: Callable[[int], bool]) -> int:
 
 
 def memory_line(choice: Choice, room: Available | None, kv_budget_bytes: int | None = None) -> str:
-    """What a step takes at most, and of how much, in one line; and sampling's keys and values."""
+    """Return what a step takes at most, and of how much, in one line; and keys and values."""
     of = "" if room is None else f" of {shown_bytes(room.nbytes)} ({room.of})"
     parts = shown_parts(choice.estimate, choice.tokens, choice.activations)
     line = f"a step takes up to {shown_bytes(choice.estimate.total)}{of}: {parts}"
+    if choice.estimate.kv:
+        return f"{line}; with max_staleness these stay while a step is learned from"
     if kv_budget_bytes is None or room is None:
         return line
     kept = shown_bytes(kv_budget_bytes)
@@ -203,7 +219,7 @@ def memory_line(choice: Choice, room: Available | None, kv_budget_bytes: int | N
 
 def kv_warning(choice: Choice, room: Available | None, kv_budget_bytes: int | None) -> str:
     """A sentence where keys and values may not fit beside weights and optimizer; else ""."""
-    if kv_budget_bytes is None or room is None:
+    if kv_budget_bytes is None or room is None or choice.estimate.kv:
         return ""
     left = room.nbytes - choice.estimate.weights - choice.estimate.optimizer
     if kv_budget_bytes <= left:
@@ -224,6 +240,7 @@ def shown_parts(estimate: MemoryEstimate, tokens: int, way: Activations) -> str:
         ("gradients", estimate.gradients),
         (f"activations of {tokens:,} tokens, {ways[way]},", estimate.activations),
         ("logits", estimate.logits),
+        ("keys and values up to", estimate.kv),
     ]
     return ", ".join(f"{name} {shown_bytes(size)}" for name, size in parts if size)
 

@@ -5,9 +5,11 @@
     gradients     float32 sums of several passes
     activations   what the largest pass allocates beside these, as measured (`passes.py`)
     logits        what those computed at once add where the pass holds most
+    kv            keys and values, where requests wait while the learner works
 
-These are the tensors while the learner works. While episodes are sampled, keys and values stand in
-the place of the last three: `trainer.kv_budget_bytes` is their limit.
+These are the tensors while the learner works. `trainer.kv_budget_bytes` limits keys and values.
+Without `trainer.max_staleness` the learner has all memory: while episodes are sampled, keys and
+values stand in the place of gradients, activations and logits.
 """
 
 from collections.abc import Iterable
@@ -69,6 +71,7 @@ class MemoryEstimate:
         gradients: Their sums.
         activations: Of the largest pass.
         logits: What they add to it.
+        kv: Keys and values that stay.
     """
 
     weights: int
@@ -76,12 +79,13 @@ class MemoryEstimate:
     gradients: int
     activations: int
     logits: int
+    kv: int = 0
 
     @property
     def total(self) -> int:
         """Of all parts."""
-        parts = (self.weights, self.optimizer, self.gradients, self.activations, self.logits)
-        return sum(parts)
+        passes = self.activations + self.logits
+        return self.weights + self.optimizer + self.gradients + passes + self.kv
 
 
 def fixed_memory(

@@ -9,7 +9,13 @@ import torch
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import NotEnoughMemory
 from gymnast.trainers.learner.memory.available import Available, available
-from gymnast.trainers.learner.memory.choice import StepMemory, longest_that, memory_line, room_for
+from gymnast.trainers.learner.memory.choice import (
+    StepMemory,
+    kv_warning,
+    longest_that,
+    memory_line,
+    room_for,
+)
 from gymnast.trainers.learner.memory.estimate import Division, fixed_memory, shown_bytes
 from gymnast.trainers.learner.policy.policy import Policy
 
@@ -90,6 +96,35 @@ def test_one_line_tells_the_parts(memory: StepMemory) -> None:
     assert "\n" not in line
     for part in ("of 1.00 GiB (the machine)", "weights 4 MiB", "activations of 2,048 tokens, kept"):
         assert part in line
+
+
+def test_keys_and_values_that_stay_take_the_room_of_activations(memory: StepMemory) -> None:
+    alone = within(memory, 150)
+    beside = replace(alone, kv_bytes=50 * MIB)
+    assert (alone.choose(2048, 0).activations, alone.choose(2048, 0).estimate.kv) == ("keep", 0)
+    choice = beside.choose(2048, 0)
+    assert (choice.activations, choice.estimate.kv) == ("recompute", 50 * MIB)
+    assert choice.estimate.total <= 150 * MIB
+    line = memory_line(choice, beside.room, 50 * MIB)
+    assert "keys and values up to 50 MiB" in line and "max_staleness" in line
+    assert "instead" not in line and not kv_warning(choice, beside.room, 50 * MIB)
+
+
+def test_where_they_leave_no_room_a_smaller_budget_is_advised(memory: StepMemory) -> None:
+    beside = replace(within(memory, 150), kv_bytes=120 * MIB)
+    with pytest.raises(NotEnoughMemory) as raised:
+        beside.choose(2048, 0)
+    found = re.search(rf"trainer.kv_budget_bytes from {120 * MIB} to (\d+)", str(raised.value))
+    assert found is not None and "trainer.max_staleness" in str(raised.value)
+    assert 0 < int(found[1]) < 120 * MIB
+    replace(beside, kv_bytes=int(found[1])).choose(2048, 0)
+    with pytest.raises(NotEnoughMemory):
+        replace(beside, kv_bytes=int(1.1 * int(found[1]))).choose(2048, 0)
+
+
+def test_a_smaller_budget_is_not_advised_where_it_would_not_help(memory: StepMemory) -> None:
+    with pytest.raises(NotEnoughMemory, match=r"Lower trainer.tokens_per_microbatch"):
+        replace(within(memory, 40), kv_bytes=MIB).choose(2048, 0)
 
 
 def test_weights_in_half_precision_have_masters() -> None:
