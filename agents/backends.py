@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
 from gymnast.agents.vllm.checks import check_vllm_settings
@@ -26,6 +28,11 @@ HOW_EXPERTS_ARE_KEPT: dict[type, str] = {
     TransformersAgent: "keep_experts=True",
     VLLMAgent: "experts_of=model",
 }
+
+
+def most_at_once(device: torch.device) -> int:
+    """Return the number of completions that the engine samples at once by default."""
+    return 256 if device.type == "cuda" else 64
 
 
 def make_agent(
@@ -54,7 +61,7 @@ def make_agent(
     """
     make = find_backend(backend, settings)
     if make is TransformersAgent:
-        settings.setdefault("max_batch", min(concurrency, 64))
+        settings.setdefault("max_batch", min(concurrency, most_at_once(model.device)))
     try:
         agent = make(model, tokenizer, **settings)
     except GymnastError:

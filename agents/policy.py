@@ -178,6 +178,21 @@ def kv_beside_model(agent: PolicyAgent) -> int | None:
     return None if samples_while_training(agent) else getattr(agent, "kv_budget_bytes", None)
 
 
+def kv_held(agent: PolicyAgent) -> int:
+    """Return the bytes of keys and values that an agent holds also while it has nothing to do."""
+    return int(getattr(agent, "kv_held_bytes", 0))
+
+
+def kv_while_learning(agent: PolicyAgent, *, requests_wait: bool) -> int:
+    """Return the bytes of keys and values while the learner works, at most.
+
+    Args:
+        agent: That samples.
+        requests_wait: Whether requests are under way meanwhile.
+    """
+    return (kv_beside_model(agent) or 0) if requests_wait else kv_held(agent)
+
+
 def check_policy_agent(agent: Any) -> None:
     """Check that an agent has what training needs.
 

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -275,8 +275,9 @@ class TransformersAgent:
         now = {
             "time/engine/device_s": times.device_s,
             "time/engine/host_s": self._engine.host_s,
-            "engine/preempted": float(self._engine.preempted),
         }
+        if isinstance(self._engine.executor, PagedExecutor):  # rows reserve all they may need
+            now["engine/preempted"] = float(self._engine.preempted)
         since = {name: value - self._reported.get(name, 0.0) for name, value in now.items()}
         self._reported = now
         return since
@@ -285,6 +286,14 @@ class TransformersAgent:
     def tokens_pushed(self) -> int:
         """How many tokens entered the model so far, contexts and samples together."""
         return self._engine.tokens_pushed
+
+    @property
+    def kv_held_bytes(self) -> int:
+        """Bytes of the pool of pages, which stays while the agent rests; 0 without pages."""
+        paged = isinstance(self._engine, Engine) and isinstance(
+            self._engine.executor, PagedExecutor
+        )
+        return self._engine.kv_bytes if paged else 0
 
     @property
     def kv_bytes(self) -> int:
@@ -342,12 +351,14 @@ class TransformersAgent:
     def awake(self) -> Iterator[None]:
         """Within the block adapters are folded into the weights; see `PolicyAgent`.
 
-        Outside of all blocks the keys and values take no memory.
+        Outside of all blocks the keys and values take no memory, but for a pool of pages.
         """
         before, self._turn = self._turn, "samples"
-        began = {"rests": self._begun, "waits": self._resumed, "samples": nullcontext}
+        block: AbstractContextManager[None] = nullcontext()
+        if before != "samples":
+            block = self._begun() if before == "rests" else self._resumed()
         try:
-            with began[before]():
+            with block:
                 yield
         finally:
             self._turn = before

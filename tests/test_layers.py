@@ -133,7 +133,7 @@ ROOMS = {
         "agents.models trainers.algorithms trainers.base trainers.learner.tree_attention"
     ),
     "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
-    "trainers.learner.memory": "trainers.learner.policy",
+    "trainers.learner.memory": "agents.models trainers.learner.policy",
     "trainers.learner": (
         "agents.models trainers.algorithms trainers.base trainers.data trainers.distributed "
         "trainers.learner.memory "

@@ -85,16 +85,22 @@ def evaluate(
     kept = together(accelerator, lambda: _begin(config, task, folder))[0]
     if chat is not None:
         chat.check_reached()
+    process, processes = accelerator.process_index, accelerator.num_processes
+    share = _episodes(task, settings, process, processes)
+    at_once = config.trainer.episodes_at_once(share, accelerator.device)
+    settings = replace(settings, concurrency=at_once)
     model = model_of(config, tokenizer).to(accelerator.device) if chat is None else None
-    agent = _policy_agent(config, model, tokenizer) if chat is None else cast(PolicyAgent, chat)
+    agent = (
+        _policy_agent(config, model, tokenizer, at_once)
+        if chat is None
+        else cast(PolicyAgent, chat)
+    )
     rollouts = SharedRollouts(accelerator, agent, task.make_env, Stopping(), workers)
     if model is not None:
         rollouts.hand_over(model, 0)
     first = accelerator.is_main_process
     if folder is not None and first:
         note_start(folder, model, processes=accelerator.num_processes)
-    process, processes = accelerator.process_index, accelerator.num_processes
-    share = _episodes(task, settings, process, processes)
     progress, before = Progress(share, observer if first else None), list[int]()
     with ExitStack() as stack:
 
@@ -128,7 +134,6 @@ def _settings(config: RunConfig) -> RolloutSettings:
     return RolloutSettings(
         group_size=config.evaluation.group_size,
         sampling=Sampling(**config.evaluation.sampling(config.sampling.model_dump())),
-        concurrency=config.trainer.concurrency,
         seed=derive(config.seed, "evaluation"),
         deterministic=config.deterministic,
         rewards=load_rewards([reward.named for reward in config.rewards]),
@@ -157,12 +162,12 @@ def _episodes(
     )
 
 
-def _policy_agent(config: RunConfig, model: Any, tokenizer: Any) -> PolicyAgent:
+def _policy_agent(config: RunConfig, model: Any, tokenizer: Any, concurrency: int) -> PolicyAgent:
     """What samples from it."""
     limits = config.trainer
     with in_section("trainer", TrainerSection.model_fields):
         return agent_for(
-            *(model, tokenizer, config.agent.model_dump(), limits.concurrency),
+            *(model, tokenizer, config.agent.model_dump(), concurrency),
             kv_budget_bytes=limits.kv_budget_bytes,
             deterministic=config.deterministic,
         )

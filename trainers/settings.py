@@ -76,6 +76,7 @@ class TrainerSettings(NamedTuple):
         sampling: Sampling,
         rewards: Sequence[Reward],
         *,
+        concurrency: int,
         hints: bool,
         has_spread: Callable[[Sequence[Trajectory]], bool],
     ) -> RolloutSettings:
@@ -84,6 +85,7 @@ class TrainerSettings(NamedTuple):
         Args:
             sampling: Of training.
             rewards: Besides the environment's own.
+            concurrency: Episodes that run at once.
             hints: Whether the environment is asked for them.
             has_spread: Which groups dynamic sampling keeps.
         """
@@ -93,7 +95,7 @@ class TrainerSettings(NamedTuple):
         return RolloutSettings(
             group_size=self.group.group_size,
             sampling=sampling,
-            concurrency=self.rollouts.concurrency,
+            concurrency=concurrency,
             deadline_s=self.rollouts.rollout_deadline_s,
             deterministic=self.run.deterministic,
             rewards=rewards,
@@ -112,12 +114,14 @@ class TrainerSettings(NamedTuple):
         most = self.rollouts.most_failed(step, rows * self.group.group_size)
         return replace(played, seed=derive(self.run.seed, "step", step), max_failed_episodes=most)
 
-    def of_evaluations(self, sampling: Sampling, rewards: Sequence[Reward]) -> RolloutSettings:
+    def of_evaluations(
+        self, sampling: Sampling, rewards: Sequence[Reward], concurrency: int
+    ) -> RolloutSettings:
         """How the episodes of evaluations are played; all of them are waited for."""
         return RolloutSettings(
             group_size=self.evaluation.group_size,
             sampling=sampling,
-            concurrency=self.rollouts.concurrency,
+            concurrency=concurrency,
             seed=derive(self.run.seed, "evaluation"),
             deterministic=self.run.deterministic,
             rewards=rewards,

@@ -21,7 +21,7 @@ import gymnasium
 from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import agent_for, leaves_budget_open
 from gymnast.agents.loading.vocabulary import unused_ids_of
-from gymnast.agents.policy import kv_beside_model
+from gymnast.agents.policy import kv_beside_model, kv_held, kv_while_learning
 from gymnast.cores import ignore_load
 from gymnast.envs import Mixture
 from gymnast.errors import ConfigError
@@ -138,7 +138,7 @@ class Trainer:
         tokens_per_microbatch: int = 2048,
         replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
-        concurrency: int = 64,
+        concurrency: int | None = 64,
         max_threads: int = MAX_THREADS,
         rollout_deadline_s: float | None = None,
         kv_budget_bytes: int | None = None,
@@ -208,16 +208,23 @@ class Trainer:
             teacher_model=teaching,
             unused_ids=unused_ids_of(tokenizer, model, teaching),
         )
-        kv_budget_bytes, ahead = settings.rollouts.kv_budget_bytes, settings.staleness.max_staleness
-        if ahead and kv_budget_bytes is None and leaves_budget_open(agent):
-            kv_budget_bytes = self.learner.kv_budget()
+        of_process = -(-settings.steps.rows_per_step // self.accelerator.num_processes)
+        concurrency = settings.rollouts.episodes_at_once(
+            of_process * settings.group.group_size, model.device
+        )
+        ahead = settings.staleness.max_staleness > 0
+        kv_budget = settings.rollouts.kv_budget_bytes
+        keeps_kv = ahead or model.device.type == "cuda"
+        if kv_budget is None and keeps_kv and leaves_budget_open(agent):
+            kv_budget = self.learner.kv_budget()
         self.agent = agent_for(
-            *(model, tokenizer, agent, settings.rollouts.concurrency),
-            kv_budget_bytes=kv_budget_bytes,
+            *(model, tokenizer, agent, concurrency),
+            kv_budget_bytes=kv_budget,
             keep_experts=settings.learning.replay_routing,
             deterministic=settings.run.deterministic,
         )
-        self.learner.memory.kv_bytes = (kv_beside_model(self.agent) or 0) if ahead else 0
+        self.learner.memory.kv_bytes = kv_while_learning(self.agent, requests_wait=ahead)
+        self.learner.memory.kv_held = kv_held(self.agent)
 
         # What is played
         limit_threads(settings.rollouts.max_threads)
@@ -227,11 +234,14 @@ class Trainer:
             *(self.accelerator, self.agent, make_env, self._stopping, self._workers)
         )
         self.of_steps = settings.of_steps(
-            self.sampling, rewards, hints=learned.uses_hints, has_spread=self.learner.has_spread
+            *(self.sampling, rewards),
+            concurrency=concurrency,
+            hints=learned.uses_hints,
+            has_spread=self.learner.has_spread,
         )
         self._evaluation = make_evaluation(
             *(self.shared, settings.evaluation, eval_environments or {}, tokenizer),
-            played=settings.of_evaluations(self.eval_sampling, rewards),
+            played=settings.of_evaluations(self.eval_sampling, rewards, concurrency),
             limits=settings.rollouts,
         )
         self._evaluation.check(self.eval_rows)

@@ -25,8 +25,8 @@ def folded(model: Any) -> Iterator[None]:
     Args:
         model: Of Transformers, or of peft around one.
     """
-    layers = [module for module in model.modules() if hasattr(module, "lora_A")]
-    if not layers or not all(_is_plain(layer) for layer in layers) or _share_weights(layers):
+    layers = _foldable(model)
+    if not layers:
         yield
         return
     kept = [adapted_weight(layer).detach().clone() for layer in layers]
@@ -40,6 +40,19 @@ def folded(model: Any) -> Iterator[None]:
         with torch.no_grad():
             for layer, weight in zip(layers, kept, strict=True):
                 adapted_weight(layer).copy_(weight)
+
+
+def folded_bytes(model: Any) -> int:
+    """Return the memory of the copies that `folded` keeps of weights."""
+    return sum(adapted_weight(layer).nbytes for layer in _foldable(model))
+
+
+def _foldable(model: Any) -> list[Any]:
+    """The adapted layers of a model; none if some cannot be folded."""
+    layers = [module for module in model.modules() if hasattr(module, "lora_A")]
+    if not all(_is_plain(layer) for layer in layers) or _share_weights(layers):
+        return []
+    return layers
 
 
 def adapted_weight(layer: Any) -> torch.nn.Parameter:

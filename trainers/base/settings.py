@@ -34,6 +34,11 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _auto_as_none(value: Any) -> Any:
+    """Return None for "auto": the run chooses the number itself."""
+    return None if value == "auto" else value
+
+
 def _path_text(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
@@ -41,6 +46,7 @@ def _path_text(value: Any) -> Any:
 Integer = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Integer, Field(ge=0)]
 Positive = Annotated[Integer, Field(ge=1)]
+AutoPositive = Annotated[Positive | None, BeforeValidator(_auto_as_none)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 PositiveNumber = Annotated[Number, Field(gt=0)]
 Limit = Annotated[float, Field(gt=0)]  # infinity is none

@@ -173,14 +173,16 @@ class Learner:
     def kv_budget(self) -> int | None:
         """Return how much memory keys and values may take by default; a collective call.
 
-        They stay while a step is learned from: a quarter of what weights, optimizer and gradients
-        leave. None where the memory is not known, or nothing is left.
+        They stay while a step is learned from: a quarter of what weights, optimizer, gradients, and
+        the copies of weights into which adapters are folded leave. None where the memory is not
+        known, or nothing is left.
         """
         room = self._room()
         if room is None:
             return None
         fixed = self.memory.fixed
-        left = room.nbytes - fixed.weights - fixed.optimizer - fixed.gradients
+        taken = fixed.weights + fixed.optimizer + fixed.gradients
+        left = room.nbytes - taken - fixed.folded
         return left // 4 if left >= 4 else None
 
     def prepare(self, longest: int, batch_tokens: int) -> Choice:
@@ -203,7 +205,8 @@ class Learner:
         (found,) = largest_over_processes(self._accelerator, [least])
         if free is None or not math.isfinite(found):
             return None
-        return room_for(self.memory.fixed, Available(-int(found), free.of))
+        free = Available(-int(found) + self.memory.kv_held, free.of)
+        return room_for(self.memory.fixed, free)
 
     def _choose(self, longest: int, batch_tokens: int, actions: int | None = None) -> Choice:
         """Choose how the next step is made; all processes choose alike."""

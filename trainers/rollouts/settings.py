@@ -3,8 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
+from gymnast.agents.backends import most_at_once
 from gymnast.shared_threads import MAX_THREADS
 from gymnast.trainers.base.settings import (
+    AutoPositive,
     Count,
     Limit,
     Positive,
@@ -20,22 +24,35 @@ from gymnast.types import Sampling, Trajectory
 class RolloutLimits(Settings):
     """What bounds the episodes of a step, as a run's YAML says it."""
 
-    concurrency: Positive = 64
-    """Episodes that run at once, in each process."""
+    concurrency: AutoPositive = 64
+    """Episodes that run at once, in each process. "auto", or None, runs all episodes of a step at
+    once, up to 256 on a GPU and 64 elsewhere."""
     max_threads: Positive = MAX_THREADS
     """Threads for sync tools and hooks, in each process. More episodes than that share them: each
     stays on one, and its calls wait for those of the others on it. `async def` needs none."""
     rollout_deadline_s: Limit | None = None
     """Seconds that a step's episodes have; those unfinished by then are left out and counted.
     Evaluations wait for all. None waits for all."""
-    kv_budget_bytes: Positive | None = None
-    """What the keys and values of all contexts may take while episodes are sampled; a setting of
-    `gymnast.agents.TransformersAgent`. In between they take nothing, and a quarter of the memory is
-    the default. With `max_staleness` above 0 they stay while a step is learned from; there it is a
-    quarter of what weights, optimizer and gradients leave."""
+    kv_budget_bytes: AutoPositive = None
+    """Memory that the keys and values of all contexts may take; a setting of
+    `gymnast.agents.TransformersAgent`. "auto", or None, takes a quarter of what weights, optimizer
+    and gradients leave where keys and values stay while a step is learned from: on a GPU, and with
+    `max_staleness` above 0. Elsewhere they take nothing then, and it is a quarter of the memory
+    while episodes are sampled."""
     max_failed_episodes: Count | None = None
     """In how many episodes of a step, or of an evaluation, the user's code may raise. By default a
     tenth of them, and 0 in the first step."""
+
+    def episodes_at_once(self, episodes: int, device: torch.device) -> int:
+        """Return the number of episodes that run at once.
+
+        Args:
+            episodes: Of a step, in this process.
+            device: Of the model.
+        """
+        if self.concurrency is not None:
+            return self.concurrency
+        return max(1, min(episodes, most_at_once(device)))
 
     def most_failed(self, step: int, episodes: int) -> int:
         """In how many episodes of a step the user's code may raise.

@@ -57,6 +57,7 @@ class StepMemory:
         asked: The way the user asks for; None chooses.
         entropies: Whether the loss has entropies.
         kv_bytes: The most that keys and values take while a step is learned from.
+        kv_held: The memory that they hold already.
     """
 
     policy: Policy
@@ -65,6 +66,7 @@ class StepMemory:
     asked: Activations | None = None
     entropies: bool = False
     kv_bytes: int = 0
+    kv_held: int = 0
     _measured: dict[Activations, PassMemory | None] = field(default_factory=dict, repr=False)
 
     def choose(self, tokens: int, longest: int, actions: int | None = None) -> Choice:
@@ -107,6 +109,7 @@ class StepMemory:
             activations=int(slack * peak),
             logits=max(0, measured.kept_bytes(tokens) + logits - peak),
             kv=self.kv_bytes,
+            folded=self.fixed.folded,
         )
 
     def _ways(self, tokens: int = 0) -> Iterator[tuple[Activations, bool]]:
@@ -166,10 +169,13 @@ class StepMemory:
         if self.kv_bytes and largest <= without.most_tokens():
             *_, (way, exact) = without._ways(largest)
             least = without.estimate(largest, way, exact=exact).total
+            fitting = max(1, int(USED * self.room.nbytes) - least)
+            remedy = f"Lower trainer.kv_budget_bytes from {self.kv_bytes} to {fitting}"
+            if self.kv_held:
+                return f"{remedy}."
             return (
-                f"Lower trainer.kv_budget_bytes from {self.kv_bytes} to "
-                f"{max(1, int(USED * self.room.nbytes) - least)}, or set trainer.max_staleness to "
-                "0: then keys and values are given back before a step is learned from."
+                f"{remedy}, or set trainer.max_staleness to 0: then keys and values are given back "
+                "before a step is learned from."
             )
         chosen = replace(self, asked=None)
         if self.asked is not None and max(tokens, longest) <= chosen.most_tokens():
@@ -221,7 +227,8 @@ def kv_warning(choice: Choice, room: Available | None, kv_budget_bytes: int | No
     """A sentence where keys and values may not fit beside weights and optimizer; else ""."""
     if kv_budget_bytes is None or room is None or choice.estimate.kv:
         return ""
-    left = room.nbytes - choice.estimate.weights - choice.estimate.optimizer
+    estimate = choice.estimate
+    left = room.nbytes - estimate.weights - estimate.optimizer - estimate.folded
     if kv_budget_bytes <= left:
         return ""
     return (

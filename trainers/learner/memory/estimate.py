@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from gymnast.agents.models.adapters import folded_bytes
+
 GIB = 2**30
 # A row of logits takes this many bytes for each token of the vocabulary: the logits, in float32
 # too where the model is in half precision, and what the sum over them takes; with entropies, what
@@ -53,12 +55,14 @@ class FixedMemory:
         optimizer: Master weights and moments.
         gradients: Their sums.
         held: What of this is allocated already.
+        folded: Copies of weights, while adapters are folded into them for sampling.
     """
 
     weights: int
     optimizer: int
     gradients: int
     held: int
+    folded: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class MemoryEstimate:
         activations: Of the largest pass.
         logits: What they add to it.
         kv: Keys and values that stay.
+        folded: Of `FixedMemory`; there while episodes are sampled alone, and not in the total.
     """
 
     weights: int
@@ -80,6 +85,7 @@ class MemoryEstimate:
     activations: int
     logits: int
     kv: int = 0
+    folded: int = 0
 
     @property
     def total(self) -> int:
@@ -122,6 +128,7 @@ def fixed_memory(
         optimizer=master + MOMENTS_BYTES * count // division.optimizer,
         gradients=gradients,
         held=weights + master,
+        folded=folded_bytes(model),
     )
 
 
