@@ -306,10 +306,11 @@ class StaticStep:
             self._experts = torch.zeros(
                 (most_tokens, *routers.shape), dtype=torch.int16, device=device
             )
-        self._staging: deque[_Staging] = deque(
-            _Staging(most_numbers, self._results.numel(), self._experts, device)
-            for _ in range(unread + 2)
-        )
+        with self._as_current_device():
+            self._staging: deque[_Staging] = deque(
+                _Staging(most_numbers, self._results.numel(), self._experts, device)
+                for _ in range(unread + 2)
+            )
 
     @property
     def nbytes(self) -> int:
@@ -327,6 +328,14 @@ class StaticStep:
                 soon as this returns.
             pages_in_use: Pages of the longest row.
         """
+        with self._as_current_device():
+            return self._launch(shape, numbers, pages_in_use)
+
+    def _as_current_device(self) -> AbstractContextManager[Any]:
+        """Make the model's device that of this thread: Triton, streams and events use that one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _launch(self, shape: StepShape, numbers: np.ndarray, pages_in_use: int) -> StepLaunch:
         if self._weights_may_have_moved:
             self._check_weights()
         self._pages_in_use = pages_in_use
