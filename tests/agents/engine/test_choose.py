@@ -154,6 +154,8 @@ def test_logprobs_are_those_of_transformers_processors(
     ("probabilities", "sampling", "kept"),
     [
         ([0.4, 0.2, 0.2, 0.1, 0.1], Sampling(top_k=2), [0, 1, 2]),  # ties with the k-th stay
+        ([0.4, 0.2, 0.2, 0.1, 0.1], Sampling(top_k=2, top_p=0.999), [0, 1, 2]),
+        ([0.4, 0.3, 0.2, 0.1], Sampling(top_k=2, top_p=0.99), [0, 1]),
         ([0.25, 0.5, 0.25], Sampling(top_p=0.5), [1]),
         ([0.25, 0.25, 0.25, 0.25], Sampling(top_p=0.5), [2, 3]),
         ([0.1] * 10, Sampling(top_p=0.9), [*range(1, 10)]),
