@@ -287,7 +287,6 @@ def _drop_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings
     torch.sub(ascending, peaks[:, None], out=padded[:, :vocabulary])
     # In float32, as Transformers compares: 1 - 0.9 has to drop a token of probability 0.1.
     dropped, _ = _invert(padded.exp_(), vocabulary, (1 - settings.top_p).float().double())
-    dropped = dropped.masked_fill(settings.top_p == 1, 0)
     ascending.masked_fill_(ranks < dropped[:, None], -math.inf)
     scores.scatter_(1, order, ascending)
 
