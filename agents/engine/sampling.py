@@ -327,7 +327,7 @@ def _invert(
     sizes = (blocks.sum(dim=2) * scale).ceil_().long()  # [S, blocks]
     ends = sizes.cumsum(dim=1)
     total = ends[:, -1:].double()
-    # Below the total also where the product is rounded up: the block found is not empty.
+    # Below the total also for a share of 1, so that the block found is not empty.
     target = torch.minimum((points[:, None] * total).long(), ends[:, -1:] - 1)  # [S, 1]
     block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)
     size = sizes.gather(1, block)
