@@ -330,13 +330,10 @@ def _invert(
     # Below the total also for a share of 1, so that the block found is not empty.
     target = torch.minimum((points[:, None] * total).long(), ends[:, -1:] - 1)  # [S, 1]
     block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)
-    size = sizes.gather(1, block)
-    target = target - (ends.gather(1, block) - size)
+    target = target - (ends.gather(1, block) - sizes.gather(1, block))
     inside = blocks.gather(1, block[:, :, None].expand(-1, 1, width))[:, 0]  # [S, width]
     inside = (inside * scale).ceil_().long().cumsum(dim=1)
-    # The block's sum was rounded: spread the difference over its tokens.
-    excess = (inside[:, -1:] - size).double() / size.double()
-    target = target + (target.double() * excess).long()
+    # The block's sum was rounded and may exceed that of its tokens: stay on the last with a share.
     target = torch.minimum(target, inside[:, -1:] - 1)
     token = torch.searchsorted(inside, target, right=True)
     found = (block * width + token).clamp_(max=vocabulary - 1)
