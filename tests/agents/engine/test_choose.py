@@ -227,7 +227,7 @@ def test_a_row_is_the_same_bits_on_a_large_vocabulary(
     vocabulary: int, device: torch.device
 ) -> None:
     samplings = [Sampling(), *FIELDS.values(), Sampling(temperature=0.0)]
-    logits = random_logits(len(samplings), vocabulary).to(device)
+    logits = random_logits(len(samplings), vocabulary, 20.0).to(device)
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[:, ::3] = True
     points = uniforms(np.arange(len(samplings), dtype=np.uint64), 0)
