@@ -2,7 +2,7 @@
 
 Filters (top-k, top-p, min-p, repetition penalty) are those of Transformers' `generate`. The number
 that draws a token is a function of its request's seed and of its index in the completion, so a
-completion depends on its logits and its seed, not on its neighbours, preemption or the device.
+completion depends on its logits and its seed, not on its neighbours or on preemption.
 
 `choose` is a static step: it reads no value of a tensor and its shapes depend on those of its
 inputs alone, so a CUDA graph can capture it. An executor sends `RowSettings.pack` to the device in
@@ -210,7 +210,8 @@ def choose(
 
     Greedy rows (temperature 0) take the most likely token and report its log-probability under
     the distribution at temperature 1, without filters. A row's result does not depend on the
-    others, nor on parts that only the others need.
+    others, nor on parts that only the others need. CPUs and GPUs choose equal tokens for equal
+    logits, but for points within about 1e-7 of the edge between two: exp differs in its last bit.
 
     Without filters it reads memory of the size of the logits five times and writes it three times,
     in float32: one pass divides by the temperature (which also converts from bfloat16), one finds
