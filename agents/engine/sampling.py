@@ -2,7 +2,7 @@
 
 Filters (top-k, top-p, min-p, repetition penalty) are those of Transformers' `generate`. The number
 that draws a token is a function of its request's seed and of its index in the completion, so a
-completion depends on its logits and its seed, not on its neighbours, preemption or the device.
+completion depends on its logits and its seed, not on its neighbours or on preemption.
 
 `choose` is a static step: it reads no value of a tensor and its shapes depend on those of its
 inputs alone, so a CUDA graph can capture it. An executor sends `RowSettings.pack` to the device in
@@ -210,7 +210,8 @@ def choose(
 
     Greedy rows (temperature 0) take the most likely token and report its log-probability under
     the distribution at temperature 1, without filters. A row's result does not depend on the
-    others, nor on parts that only the others need.
+    others, nor on parts that only the others need. CPUs and GPUs choose equal tokens for equal
+    logits, but for points within about 1e-7 of the edge between two: exp differs in its last bit.
 
     Without filters it reads memory of the size of the logits five times and writes it three times,
     in float32: one pass divides by the temperature (which also converts from bfloat16), one finds
@@ -287,7 +288,6 @@ def _drop_ranks(scores: torch.Tensor, peaks: torch.Tensor, settings: RowSettings
     torch.sub(ascending, peaks[:, None], out=padded[:, :vocabulary])
     # In float32, as Transformers compares: 1 - 0.9 has to drop a token of probability 0.1.
     dropped, _ = _invert(padded.exp_(), vocabulary, (1 - settings.top_p).float().double())
-    dropped = dropped.masked_fill(settings.top_p == 1, 0)
     ascending.masked_fill_(ranks < dropped[:, None], -math.inf)
     scores.scatter_(1, order, ascending)
 
@@ -328,16 +328,13 @@ def _invert(
     sizes = (blocks.sum(dim=2) * scale).ceil_().long()  # [S, blocks]
     ends = sizes.cumsum(dim=1)
     total = ends[:, -1:].double()
-    # Below the total also where the product is rounded up: the block found is not empty.
+    # Below the total also for a share of 1, so that the block found is not empty.
     target = torch.minimum((points[:, None] * total).long(), ends[:, -1:] - 1)  # [S, 1]
     block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)
-    size = sizes.gather(1, block)
-    target = target - (ends.gather(1, block) - size)
+    target = target - (ends.gather(1, block) - sizes.gather(1, block))
     inside = blocks.gather(1, block[:, :, None].expand(-1, 1, width))[:, 0]  # [S, width]
     inside = (inside * scale).ceil_().long().cumsum(dim=1)
-    # The block's sum was rounded: spread the difference over its tokens.
-    excess = (inside[:, -1:] - size).double() / size.double()
-    target = target + (target.double() * excess).long()
+    # The block's sum was rounded and may exceed that of its tokens: stay on the last with a share.
     target = torch.minimum(target, inside[:, -1:] - 1)
     token = torch.searchsorted(inside, target, right=True)
     found = (block * width + token).clamp_(max=vocabulary - 1)

@@ -125,7 +125,7 @@ def test_adapters_alone_learn_and_the_rest_stays(tokenizer: Any) -> None:
         group_size=32,
         steps=16,
         eval_rows=ROWS[:1] * 32,
-        seed=2,
+        seed=4,
     )
     summary = trainer.train()
     assert summary["after"] > summary["before"] + 0.15

@@ -154,6 +154,8 @@ def test_logprobs_are_those_of_transformers_processors(
     ("probabilities", "sampling", "kept"),
     [
         ([0.4, 0.2, 0.2, 0.1, 0.1], Sampling(top_k=2), [0, 1, 2]),  # ties with the k-th stay
+        ([0.4, 0.2, 0.2, 0.1, 0.1], Sampling(top_k=2, top_p=0.999), [0, 1, 2]),
+        ([0.4, 0.3, 0.2, 0.1], Sampling(top_k=2, top_p=0.99), [0, 1]),
         ([0.25, 0.5, 0.25], Sampling(top_p=0.5), [1]),
         ([0.25, 0.25, 0.25, 0.25], Sampling(top_p=0.5), [2, 3]),
         ([0.1] * 10, Sampling(top_p=0.9), [*range(1, 10)]),
@@ -172,6 +174,14 @@ def test_boundaries_are_those_of_transformers(
     ids, _ = chosen(logits.expand(400, -1), [sampling] * 400, points, seen)
     assert ids.unique().tolist() == kept
     assert torch.equal(logits[kept].sort()[0], logits[expected].sort()[0])
+
+
+def test_top_p_drops_equal_tokens_in_their_order(device: torch.device) -> None:
+    points = np.linspace(0, LAST, 2000)
+    seen = torch.zeros(2000, 1000, dtype=torch.bool, device=device)
+    logits = torch.zeros(2000, 1000, device=device)
+    ids, _ = chosen(logits, [Sampling(top_p=0.5)] * 2000, points, seen)
+    assert ids.unique().tolist() == list(range(500, 1000))
 
 
 def test_greedy_rows_take_the_first_peak_unfiltered() -> None:
@@ -217,7 +227,7 @@ def test_a_row_is_the_same_bits_on_a_large_vocabulary(
     vocabulary: int, device: torch.device
 ) -> None:
     samplings = [Sampling(), *FIELDS.values(), Sampling(temperature=0.0)]
-    logits = random_logits(len(samplings), vocabulary).to(device)
+    logits = random_logits(len(samplings), vocabulary, 20.0).to(device)
     seen = torch.zeros_like(logits, dtype=torch.bool)
     seen[:, ::3] = True
     points = uniforms(np.arange(len(samplings), dtype=np.uint64), 0)
@@ -289,6 +299,23 @@ def test_tokens_without_weight_are_never_drawn(
     assert ids[0] == possible.nonzero()[0], "the point 0 draws the first token with weight"
 
 
+def test_points_at_an_edge_draw_no_token_without_weight() -> None:
+    rows, vocabulary = 256, 2000
+    logits = random_logits(rows, vocabulary, 1.0)
+    logits[torch.rand(logits.shape, generator=torch.manual_seed(1)) < 0.9] = -math.inf
+    logits[:, 7] = 6.0  # a sharp row's points reach every integer of its cumulative sum
+    seen = torch.zeros_like(logits, dtype=torch.bool)
+    edges = 64 * (1 + torch.arange(rows) % 30)  # where blocks end, whose sums are rounded
+    low, high = np.zeros(rows), np.full(rows, LAST)
+    for _ in range(60):  # until the points on both sides of an edge are neighbours
+        middle = (low + high) / 2
+        ids, logprobs = chosen(logits, [Sampling()] * rows, middle, seen)
+        assert logprobs.isfinite().all()
+        below = (ids < edges).numpy()
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    assert (high - low < 2.0**-52).all()
+
+
 @pytest.mark.parametrize("filtered", [False, True])
 def test_unused_ids_are_never_drawn(filtered: bool) -> None:
     logits = torch.zeros(1000, 300)
@@ -303,11 +330,13 @@ def test_unused_ids_are_never_drawn(filtered: bool) -> None:
 
 @pytest.mark.parametrize("bad", [[math.nan], [math.inf], [math.nan, math.inf]])
 @pytest.mark.parametrize("sampling", [*FIELDS.values(), Sampling(temperature=0.0)])
-def test_nan_logits_give_nan_logprobs(bad: list[float], sampling: Sampling) -> None:
-    logits = random_logits(3, 100)
-    logits[1, 40 : 40 + len(bad)] = torch.tensor(bad)
+def test_nan_logits_give_nan_logprobs(
+    bad: list[float], sampling: Sampling, device: torch.device
+) -> None:
+    logits = random_logits(3, 100).to(device)
+    logits[1, 40 : 40 + len(bad)] = torch.tensor(bad, device=device)
     logits[2] = -math.inf
-    seen = torch.ones(3, 100, dtype=torch.bool)
+    seen = torch.ones_like(logits, dtype=torch.bool)
     ids, logprobs = chosen(logits, [sampling] * 3, [0.3, 0.6, LAST], seen)
     assert logprobs.isnan().tolist() == [False, True, True]
     assert ids.min() >= 0 and ids.max() < 100

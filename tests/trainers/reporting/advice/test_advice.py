@@ -352,7 +352,8 @@ def test_updates_that_are_skipped_are_told(heard: Callable[..., dict[str, str]])
 def test_long_gradients_are_told_where_the_reward_does_not_rise(
     heard: Callable[..., dict[str, str]],
 ) -> None:
-    two = FEW | {"rows_per_step": 2}  # with one, a group may have no gradient
+    # With one row, a group may have no gradient; by chance, this seed's rewards do not rise.
+    two = FEW | {"rows_per_step": 2, "seed": 2}
     told = heard(environment=Talks, steps=10, max_grad_norm=1e-3, learning_rate=1e-9, **two)
     assert "as trainer.max_grad_norm (0.001; the shortest was " in told["long gradients"]
     assert "sampling.max_new_tokens (8) cut 100%" in told["cut off"]
