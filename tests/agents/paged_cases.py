@@ -32,6 +32,7 @@ class Spec:
     softcap: float | None = None
     sinks: bool = False
     padding: int = 2  # tokens
+    splits: int = 2  # of the keys of an item, at most
     narrow_rows: int = 16
     wide_rows: int = 32
 
@@ -244,7 +245,7 @@ def _work(
         wide = rng.random() < 0.5
         tile = (spec.wide_rows if wide else spec.narrow_rows) // spec.group
         own = len(run.members) == 1
-        cuts = sorted(rng.choices(range(run.begin, run.end + 20), k=rng.choice([0, 0, 1, 2])))
+        cuts = sorted(rng.choices(range(run.begin, run.end + 20), k=rng.choice([0, 0, 1, spec.splits])))
         if not own:
             cuts = [cut for cut in cuts if cut < run.end]
         end = OPEN if own and (cuts or spare or rng.random() < 0.5) else run.end
