@@ -160,7 +160,8 @@ def far_pages() -> float:
     case.work.items[case.work.items[:, 1] > 0, 4] = PAGE  # of one page
     case = replace(case, positions=torch.zeros_like(case.positions), keys=far[0], values=far[1])
     key = torch.randn(len(case.query), 1, 16).half()
-    write_pages(key, key + 1, *far, case.tables, case.table_width, case.rows, case.positions)
+    places = (case.tables, case.table_width, case.rows, case.positions)
+    write_pages(key, key + 1, case.keys, case.values, *places)
     found = attend_pages(*case.arguments(), case.work, case.settings)
     return difference(found, (key + 1).expand_as(found))
 
@@ -224,9 +225,15 @@ def report(made: Any, capability: int, folder: Path) -> str:
     ptxas = "ptxas-blackwell" if capability >= 100 else "ptxas"
     name = f"sm_{capability}{'a' if capability >= 90 else ''}"
     tools = Path(triton.__file__).parent / "backends/nvidia/bin"
-    command = [tools / ptxas, "-v", f"--gpu-name={name}", ptx, "-o", folder / "kernel.cubin"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    return ended.stderr
+    command: list[str | Path] = [
+        tools / ptxas,
+        "-v",
+        f"--gpu-name={name}",
+        ptx,
+        "-o",
+        folder / "kernel.cubin",
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
 def check_resources(made: Any, capability: int, folder: Path) -> None:
