@@ -179,19 +179,18 @@ TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def configurations() -> Iterator[Any]:
-    """All tiles with all that a layer may ask, other widths and types for some capabilities."""
-    for dtype in TYPES:
-        for width in (64, 128, 256, 512):
+    """All tiles with all that a layer may ask, for each card; other widths and types for some."""
+    for width in (64, 128, 256, 512):
+        for dtype in (torch.float32, torch.bfloat16):
             for rows in tiles(width, width, dtype):
-                for capability in CAPABILITIES if dtype != torch.float16 else (90,):
+                for capability in CAPABILITIES:
                     yield dtype, width, width, rows, capability, True
-                if dtype != torch.float16:
-                    yield dtype, width, width, rows, 90, False
-    for dtype in (torch.float32, torch.bfloat16):
-        for width, value_width in ((8, 8), (40, 24), (72, 72), (80, 80), (96, 96), (192, 128)):
+                yield dtype, width, width, rows, 90, False
+        yield torch.float16, width, width, 16, 90, True
+    for width, value_width in ((8, 8), (40, 24), (72, 72), (80, 80), (96, 96), (192, 128)):
+        for dtype in (torch.float32, torch.bfloat16):
             for rows in (16, max(tiles(width, value_width, dtype))):
                 yield dtype, width, value_width, rows, 86, True
-                yield dtype, width, value_width, rows, 90, True
 
 
 def compiled(kernel: Any, capability: int, warps: int, stages: int, **arguments: Any) -> Any:
