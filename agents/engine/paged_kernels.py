@@ -1,8 +1,8 @@
 """Triton kernels of attention over pages; `agents/engine/paged_attention.py` launches them.
 
-Only this module imports Triton, and only that one imports this. Everything is computed in float32
-with products of the tensors' own type (`input_precision="ieee"`: no TF32), and exponentials are
-powers of two, which is what GPUs have an instruction for.
+It imports Triton, so it is imported when a kernel is launched, and not before. Everything is
+computed in float32, with products of the tensors' own type (`input_precision="ieee"`: no TF32).
+Exponentials are powers of two, for which GPUs have an instruction.
 """
 
 import triton
