@@ -76,7 +76,7 @@ class Tile:
 
 
 # By the size of an element, the padded width of a head, and the rows of a tile. Every entry
-# compiles for compute capabilities 8.0 to 9.0 within the 99 KiB of shared memory that consumer
+# compiles for compute capabilities 8.0 to 12.0 within the 99 KiB of shared memory that consumer
 # cards have, and without spilling more than the few registers that ptxas gives up to fit a program
 # more on a processor. Of such entries, the largest blocks were taken for decoding (16 rows), which
 # waits for memory, and as many warps as the accumulators need for the rest. Products of float32
@@ -84,7 +84,7 @@ class Tile:
 _TILES = {
     2: {
         64: {16: Tile(128, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 4, 3), 128: Tile(64, 8, 3)},
-        128: {16: Tile(64, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 8, 3), 128: Tile(32, 8, 3)},
+        128: {16: Tile(64, 4, 3), 32: Tile(64, 4, 3), 64: Tile(64, 8, 3), 128: Tile(64, 8, 3)},
         256: {16: Tile(32, 4, 3), 32: Tile(32, 8, 3), 64: Tile(32, 8, 3)},
         512: {16: Tile(32, 8, 3), 32: Tile(16, 8, 3)},
     },
@@ -203,8 +203,8 @@ def attend_pages(
             out,
             partials,
             logsums,
-            settings.scale,
-            settings.softcap or 1.0,
+            float(settings.scale),
+            float(settings.softcap or 1),
             settings.window or 0,
             query.stride(0),
             query.stride(1),
@@ -238,8 +238,9 @@ def attend_pages(
             HEADS=heads,
             VALUE_WIDTH=value_width,
             PADDED_VALUE_WIDTH=padded(value_width),
+            PARTS=8,
             HAS_SINKS=settings.sinks is not None,
-            num_warps=1,
+            num_warps=1 if value_width <= 128 else 4,
         )
     return out
 

@@ -1,12 +1,14 @@
 """Triton kernels of attention over pages; `agents/engine/paged_attention.py` launches them.
 
-Only this module imports Triton, and only that one imports this. Everything is computed in float32
-with products of the tensors' own type (`input_precision="ieee"`: no TF32), and exponentials are
-powers of two, which is what GPUs have an instruction for.
+It imports Triton, so it is imported when a kernel is launched, and not before. Everything is
+computed in float32, with products of the tensors' own type (`input_precision="ieee"`: no TF32).
+Exponentials are powers of two, for which GPUs have an instruction.
 """
 
 import triton
 import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -115,11 +117,13 @@ def attend_items(
             mask=there[None, :] & (column < WIDTH)[:, None],
             other=0.0,
         )
-        score = tl.dot(queries, key, input_precision="ieee") * scale
+        score = tl.dot(queries, key, input_precision="ieee")
         if HAS_SOFTCAP:
-            score = bounded(score, softcap)
+            score = bounded(score * scale, softcap) * LOG2_E
+        else:
+            score = score * (scale * LOG2_E)
         seen = (at[None, :] >= begins[:, None]) & (at[None, :] < ends[:, None])
-        score = tl.where(seen, score * 1.4426950408889634, float("-inf"))
+        score = tl.where(seen, score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         # A row that has seen no key yet has no finite maximum; -inf minus itself would be NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -140,7 +144,7 @@ def attend_items(
     stored = valid[:, None] & (value_column < VALUE_WIDTH)[None, :]
     if slot < 0:
         if HAS_SINKS:
-            sink = tl.load(sinks + head, mask=valid, other=0.0).to(tl.float32) * 1.4426950408889634
+            sink = tl.load(sinks + head, mask=valid, other=0.0).to(tl.float32) * LOG2_E
             higher = tl.maximum(top, sink)
             fade = tl.exp2(top - higher)
             total = total * fade + tl.exp2(sink - higher)
@@ -167,6 +171,7 @@ def join_parts(
     HEADS: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
     PADDED_VALUE_WIDTH: tl.constexpr,
+    PARTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
     """Join the partial results of one token and one head: the program (token, head)."""
@@ -181,18 +186,24 @@ def join_parts(
     total = tl.zeros([1], tl.float32)
     gathered = tl.zeros([PADDED_VALUE_WIDTH], tl.float32)
     if HAS_SINKS:
-        top = tl.full([1], 1.4426950408889634, tl.float32) * tl.load(sinks + head).to(tl.float32)
+        top = tl.full([1], LOG2_E, tl.float32) * tl.load(sinks + head).to(tl.float32)
         total += 1.0
-    for index in range(first, first + count):
-        part = tl.load(part_slots + index).to(tl.int64) * HEADS + head
-        logsum = tl.load(logsums + part)
-        higher = tl.maximum(top, logsum)
+    for start in range(0, count, PARTS):  # so many are loaded at a time
+        index = start + tl.arange(0, PARTS)
+        there = index < count
+        part = tl.load(part_slots + first + index, mask=there, other=0).to(tl.int64) * HEADS + head
+        logsum = tl.load(logsums + part, mask=there, other=float("-inf"))
+        mean = tl.load(
+            partials + part[:, None] * VALUE_WIDTH + column[None, :],
+            mask=there[:, None] & (column < VALUE_WIDTH)[None, :],
+            other=0.0,
+        )
+        higher = tl.maximum(top, tl.max(logsum, 0))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         weight = tl.exp2(logsum - base)
         fade = tl.exp2(top - base)
-        mean = tl.load(partials + part * VALUE_WIDTH + column, mask=column < VALUE_WIDTH, other=0.0)
-        gathered = gathered * fade + mean * weight
-        total = total * fade + weight
+        gathered = gathered * fade + tl.sum(mean * weight[:, None], 0)
+        total = total * fade + tl.sum(weight, 0)
         top = higher
     mean = gathered / tl.where(total > 0, total, 1.0)
     place = (token * HEADS + head) * VALUE_WIDTH + column

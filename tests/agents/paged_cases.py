@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from gymnast.agents.engine.paged_attention import PAGE, Work, attend_pages_plain
 from gymnast.agents.models.attention import LayerSettings
 
+Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 OPEN = 2**30  # the end of an item whose tokens' positions advance
 
 
@@ -32,6 +34,7 @@ class Spec:
     softcap: float | None = None
     sinks: bool = False
     padding: int = 2  # tokens
+    splits: int = 2  # of the keys of an item, at most
     narrow_rows: int = 16
     wide_rows: int = 32
 
@@ -40,28 +43,26 @@ class Spec:
 class Case:
     """A step: the arguments of `attend_pages`, and each row's keys and values one after another."""
 
-    query: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
-    tables: torch.Tensor
-    table_width: torch.Tensor
-    rows: torch.Tensor
-    positions: torch.Tensor
+    query: Tensor
+    keys: Tensor
+    values: Tensor
+    tables: Tensor
+    table_width: Tensor
+    rows: Tensor
+    positions: Tensor
     work: Work
     settings: LayerSettings
     padding: int
     most_pages: int
 
-    def arguments(self) -> tuple[torch.Tensor, ...]:
-        return (
-            *(self.query, self.keys, self.values, self.tables, self.table_width),
-            *(self.rows, self.positions),
-        )
+    def arguments(self) -> Arguments:
+        places = (self.tables, self.table_width, self.rows, self.positions)
+        return self.query, self.keys, self.values, *places
 
-    def plain(self) -> torch.Tensor:
+    def plain(self) -> Tensor:
         return attend_pages_plain(*self.arguments(), self.settings, self.most_pages)
 
-    def context(self, token: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def context(self, token: int) -> tuple[Tensor, Tensor]:
         """The keys and values that a token sees, [Hkv, L, D] and [Hkv, L, Dv]."""
         row, position = int(self.rows[token]), int(self.positions[token])
         table = self.tables[row * int(self.table_width) :][: position // PAGE + 1].long()
@@ -74,7 +75,7 @@ class Case:
         )
         return key, value
 
-    def expected(self) -> torch.Tensor:
+    def expected(self) -> Tensor:
         """What attention is, token by token in float64; padding gets zeros."""
         tokens, heads, _ = self.query.shape
         out = torch.zeros(tokens, heads, self.values.shape[3], dtype=torch.float64)
@@ -91,7 +92,7 @@ class Case:
             out[token] = (weights @ value).flatten(0, 1)
         return out
 
-    def by_sdpa(self) -> torch.Tensor:
+    def by_sdpa(self) -> Tensor:
         """The same by torch's own attention, for layers without soft caps and sinks."""
         tokens, heads, _ = self.query.shape
         out = self.query.new_zeros(tokens, heads, self.values.shape[3])
@@ -112,16 +113,22 @@ class Case:
             parts=self.work.parts.to(device),
             part_slots=self.work.part_slots.to(device),
         )
-        sinks = self.settings.sinks
-        moved = dict(
-            zip(
-                ("query", "keys", "values", "tables", "table_width", "rows", "positions"),
-                (each.to(device) for each in self.arguments()),
-                strict=True,
-            )
+        query, keys, values, tables, table_width, rows, positions = (
+            each.to(device) for each in self.arguments()
         )
-        settings = replace(self.settings, sinks=None if sinks is None else sinks.to(device))
-        return replace(self, **moved, work=work, settings=settings)
+        sinks = self.settings.sinks
+        return replace(
+            self,
+            query=query,
+            keys=keys,
+            values=values,
+            tables=tables,
+            table_width=table_width,
+            rows=rows,
+            positions=positions,
+            work=work,
+            settings=replace(self.settings, sinks=None if sinks is None else sinks.to(device)),
+        )
 
     def advanced(self, steps: int) -> "Case":
         """The case as many tokens later, the items unchanged; for rows whose keys are written."""
@@ -244,7 +251,9 @@ def _work(
         wide = rng.random() < 0.5
         tile = (spec.wide_rows if wide else spec.narrow_rows) // spec.group
         own = len(run.members) == 1
-        cuts = sorted(rng.choices(range(run.begin, run.end + 20), k=rng.choice([0, 0, 1, 2])))
+        cuts = sorted(
+            rng.choices(range(run.begin, run.end + 20), k=rng.choice([0, 0, 1, spec.splits]))
+        )
         if not own:
             cuts = [cut for cut in cuts if cut < run.end]
         end = OPEN if own and (cuts or spare or rng.random() < 0.5) else run.end
@@ -267,7 +276,8 @@ def _work(
     nothing = [10**6, 0, 10**6, 0, OPEN, 10**6]
     drawn += [(rng.random() < 0.5, nothing) for _ in range(rng.randint(0, 3))]
     rng.shuffle(drawn)
-    parts, part_slots = [], []
+    parts: list[list[int]] = []
+    part_slots: list[int] = []
     for each in of_token:
         parts.append([len(part_slots), len(each)])
         part_slots += rng.sample(each, len(each))
@@ -284,5 +294,5 @@ def _work(
     )
 
 
-def _int32(rows: list[list[int]], width: int) -> torch.Tensor:
+def _int32(rows: list[list[int]], width: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int32).view(-1, width)
