@@ -10,7 +10,7 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, Literal
 
@@ -243,10 +243,12 @@ class TransformersAgent:
 
         Outside of all blocks the keys and values take no memory.
         """
+        if self._turn == "samples":  # within another such block
+            yield
+            return
         before, self._turn = self._turn, "samples"
-        began = {"rests": self._begun, "waits": self._resumed, "samples": nullcontext}
         try:
-            with began[before]():
+            with self._begun() if before == "rests" else self._resumed():
                 yield
         finally:
             self._turn = before
