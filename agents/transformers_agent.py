@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -353,12 +353,12 @@ class TransformersAgent:
 
         Outside of all blocks the keys and values take no memory, but for a pool of pages.
         """
+        if self._turn == "samples":  # within another such block
+            yield
+            return
         before, self._turn = self._turn, "samples"
-        block: AbstractContextManager[None] = nullcontext()
-        if before != "samples":
-            block = self._begun() if before == "rests" else self._resumed()
         try:
-            with block:
+            with self._begun() if before == "rests" else self._resumed():
                 yield
         finally:
             self._turn = before

@@ -71,3 +71,20 @@ def test_an_agent_that_nobody_holds_leaves_neither_thread_nor_model() -> None:
     gc.collect()
     assert not own.is_alive()
     assert model() is None
+
+
+def test_requests_that_came_while_it_was_held_are_waited_for() -> None:
+    agent = TransformersAgent(tiny_model())
+
+    async def play() -> None:
+        with agent.awake():
+            with agent.learning():
+                asked = asyncio.ensure_future(agent.generate([1, 2], Sampling(max_new_tokens=100)))
+                await asyncio.sleep(0.1)
+                agent.wait_idle()  # held, so that it uses no model
+                assert agent.tokens_pushed == 0
+            await asyncio.to_thread(agent.wait_idle)
+            assert agent.tokens_pushed == 2 + 99
+            assert len((await asked).ids) == 100
+
+    asyncio.run(play())

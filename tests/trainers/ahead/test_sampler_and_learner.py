@@ -23,6 +23,7 @@ from runs_ahead import ROWS, TOKENIZER, Keeps, make_trainer
 
 Contexts = list[tuple[list[int], Completion]]
 ENGINE = "gymnast-engine"
+CLOSE: dict[str, Any] = {"atol": 1e-4, "rtol": 1e-4}
 
 
 class Numbered(RowSource):
@@ -199,9 +200,6 @@ def check_versions(model: Any, agent: Recorded) -> int:
             torch.testing.assert_close(found, torch.tensor(completion.logprobs[:end]), **CLOSE)
             several += len(completion.versions) > 1
     return several
-
-
-CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 
 
 @pytest.mark.parametrize("make", [plain, adapted, recurrent], ids=lambda make: make.__name__)
