@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gymnast.agents.loading.load import TINY
-from gymnast.agents.policy import kv_beside_model
+from gymnast.agents.policy import kv_beside_model, samples_while_training
 from gymnast.errors import ConfigError, NotEnoughMemory, TooManyFailures
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.build import build_trainer
@@ -185,7 +185,7 @@ def _costs(
         learned_s=learned.seconds,
         step_episodes=trainer.rows_per_step * trainer.group_size,
         steps=trainer.steps,
-        ahead=config.trainer.max_staleness > 0,
+        ahead=config.trainer.max_staleness > 0 and samples_while_training(trainer.agent),
         memory="" if choice is None else _memory_line(trainer, choice),
         memory_bytes=None if choice is None else choice.estimate.total,
     )

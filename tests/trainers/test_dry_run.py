@@ -133,6 +133,16 @@ def test_seconds_of_a_step_are_those_of_its_episodes() -> None:
     assert costs.memory_bytes and costs.memory.startswith("a step takes up to ")
 
 
+@pytest.mark.parametrize(("agent", "ahead"), [("{}", False), ("{device: cpu}", True)])
+def test_sampling_takes_no_time_where_a_copy_samples_meanwhile(agent: str, ahead: bool) -> None:
+    """The trained model samples in turn; how long tools overlap with training is not known."""
+    costs = tried("trainer.max_staleness=1", f"agent={agent}").costs
+    assert costs.rollout_s is not None and costs.train_s is not None
+    both = (costs.rollout_s, costs.train_s)
+    assert costs.step_s == pytest.approx(max(both) if ahead else sum(both))
+    assert ("keys and values up to" in costs.memory) == (not ahead)
+
+
 def test_episodes_are_those_of_the_first_step() -> None:
     """With the run's own seeds, so that what was seen is what comes."""
     report = tried("deterministic=true")

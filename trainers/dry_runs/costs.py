@@ -16,7 +16,7 @@ class Costs:
         learned_s: Seconds that its forward and backward passes took.
         step_episodes: How many a step plays.
         steps: How many the run takes.
-        ahead: Whether episodes are played while the model is trained.
+        ahead: Whether episodes are sampled while the model is trained.
         memory: What a step takes at most, in words; "" where it does not fit.
         memory_bytes: The same in bytes; None where it does not fit.
     """
