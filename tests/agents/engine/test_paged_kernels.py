@@ -357,13 +357,20 @@ ON_GPU = [
 ]
 
 
+@pytest.fixture
+def gpu() -> torch.device:
+    pytest.importorskip("triton")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    return torch.device("cuda")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("spec", ON_GPU, ids=lambda spec: f"width-{spec.width}")
-def test_kernels_on_a_gpu(spec: Spec, dtype: torch.dtype) -> None:
-    pytest.importorskip("triton")
+def test_kernels_on_a_gpu(gpu: torch.device, spec: Spec, dtype: torch.dtype) -> None:
     case = make_case(replace(spec, dtype=dtype))
-    there = case.to(torch.device("cuda"))
+    there = case.to(gpu)
     found = attend_pages(*there.arguments(), there.work, there.settings).cpu()
     assert difference(found, case.expected()) < ROUNDING[dtype]
 
@@ -371,22 +378,22 @@ def test_kernels_on_a_gpu(spec: Spec, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("spec", ON_GPU, ids=lambda spec: f"width-{spec.width}")
-def test_a_gpu_writes_what_plain_torch_writes(spec: Spec, dtype: torch.dtype) -> None:
-    pytest.importorskip("triton")
+def test_a_gpu_writes_what_plain_torch_writes(
+    gpu: torch.device, spec: Spec, dtype: torch.dtype
+) -> None:
     case = make_case(replace(spec, dtype=dtype, levels=0))  # no two tokens have one place
-    found = written(case.to(torch.device("cuda")), write_pages)
+    found = written(case.to(gpu), write_pages)
     for pages, expected in zip(found, written(case, write_pages_plain), strict=True):
         assert torch.equal(pages.cpu().nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_graph_decodes_as_positions_advance(dtype: torch.dtype) -> None:
+def test_a_graph_decodes_as_positions_advance(gpu: torch.device, dtype: torch.dtype) -> None:
     """A graph that writes and attends is captured once, and replayed for each further token."""
-    pytest.importorskip("triton")
     steps = 20
     spec = Spec(seed=16, rows=8, levels=2, key_heads=4, width=64, value_width=64, dtype=dtype)
-    case = make_case(spec, spare=steps, one_query=True).to(torch.device("cuda"))
+    case = make_case(spec, spare=steps, one_query=True).to(gpu)
     key = torch.randn_like(case.query[:, : case.keys.shape[1]])
     places = (case.tables, case.table_width, case.rows, case.positions)
 
