@@ -208,6 +208,7 @@ class PagedExecutor:
             )
         self.max_rows = max_rows
         # Experts are read back for one step of a launch alone.
+        self._vocabulary = len(model.get_input_embeddings().weight)
         self.steps: tuple[int, ...] = (1,) if routers is not None else STEPS
         self.tokens_pushed = 0
         self.context_length = min(context_length, (count - 1) * PAGE)
@@ -267,6 +268,12 @@ class PagedExecutor:
         """See `Executor`: pages for the context have to be there, none for what it samples."""
         ids = request.token_ids
         shared = self._pool.use(match.found.pages[: match.found.ready])
+        unknown = ids[(ids < 0) | (ids >= self._vocabulary)]
+        if len(unknown):  # on a GPU they would end the process's use of it
+            raise IndexError(
+                f"id {unknown[0]} is in the context, and the model has ids from 0 to "
+                f"{self._vocabulary - 1}"
+            )
         needed = -(-len(ids) // PAGE) - len(shared)
         if self._rows:  # the next page of each of those that run, and their contexts
             needed += sum(1 + len(row.pages) - row.filled for row in self._rows)
@@ -358,9 +365,13 @@ class PagedExecutor:
         width = max(row.filled for row in plan.rows)
         launch = self.static.launch(plan.shape, plan.fill_in(self._table, width), width)
         for part in parts:
-            part.row.computed += part.count * steps
+            row: Any = part.row
+            last_is_next = row.missing == part.count + 1
+            row.computed += part.count * steps
             self.tokens_pushed += part.count * steps
         for row in plan.sampling:
+            if last_is_next:  # it decodes next, from a token that no step has sampled
+                self.static.begin_row(row.slot, int(row.tokens[row.computed]), row.computed)
             row.length += steps
         for row in plan.rows:
             self._settle(row)
