@@ -136,7 +136,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe": {},
     "glm4_moe_lite": MLA,
     "glm_moe_dsa": {**MLA, "index_topk": 8, "index_n_heads": 16, "index_head_dim": 16},
-    "gpt2": {},
+    "gpt2": {"pad_token_id": None},  # as its checkpoints: with one it looks for padding
     "gpt_bigcode": {},
     "gpt_neo": {
         "attention_types": [[["global", "local"], 2]],

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from gymnast.agents.caches.own_forward import OwnForward
+from gymnast.agents.engine.capture_check import reads_values
 from gymnast.agents.models.check_model import check_model
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.policy import Policy
@@ -47,6 +48,11 @@ The columns:
   agent chooses by itself, from what the model does and not from its name; so the path of a real
   model can be another where its configuration is (a chunk of attention longer than the contexts,
   say).
+- *CUDA graph*: whether a GPU replays the steps of a packed model as CUDA graphs. "no" names the
+  first operation that a graph cannot hold, because it reads a value on the host or has a size that
+  depends on values; such a model samples several times slower. What only a GPU does otherwise is
+  not seen here: without such an operation torch multiplies experts in bfloat16 alone, on GPUs of
+  compute capability 9 or 10.
 - *continued with*: what a kept state can be continued with, on the path "states". "one token at a
   time" makes what an environment appends slower; "nothing" computes the whole context for each
   token. "alone": requests do not share a pass, because their caches could not be joined or gave
@@ -60,8 +66,8 @@ The columns:
 
 Transformers {version}. {counts}
 
-| family | model | path | continued with | training | not packed, because it |
-| --- | --- | --- | --- | --- | --- |
+| family | model | path | CUDA graph | continued with | training | not packed, because it |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -72,6 +78,7 @@ class Row:
     family: str
     model: str
     path: str
+    cuda_graph: str
     continued_with: str
     training: str
     because: str
@@ -85,14 +92,19 @@ def row(family: str) -> Row:
     """
     model = tiny(family)
     path = examine(model, generate=family not in GENERATE_FAILS)
-    continued_with, because = "", ""
-    if path == "states":
+    cuda_graph, continued_with, because = "", "", ""
+    if path == "packed":
+        operation = reads_values(model)
+        cuda_graph = "yes" if operation is None else f"no: {operation}"
+    else:
         forward = OwnForward(model)
         continued_with = forward.continuation.value.partition(":")[0]
         if forward.batching is None:
             continued_with += ", alone"
         because = reason(model)
-    return Row(family, type(model).__name__, path, continued_with, training(model), because)
+    return Row(
+        family, type(model).__name__, path, cuda_graph, continued_with, training(model), because
+    )
 
 
 def reason(model: Any) -> str:

@@ -26,6 +26,7 @@ pytest_plugins = [
     "command_fixtures",
     "endpoint_fixtures",
     "engine_fixtures",
+    "executor_fixtures",
     "game_fixtures",
     "harbor_fixtures",
     "mcp_fixtures",

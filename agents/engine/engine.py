@@ -145,13 +145,10 @@ class Engine:
         ready = [
             (request, row) for request, row in self.running.items() if _may_go_on(request, row)
         ]
-        steps = self.executor.steps[self._level]
-        # Who still waits cannot join now. No position beyond the context length enters the model.
-        if not all(
-            row.missing == 1 and row.length + steps <= len(request.context) + request.limit
-            for request, row in ready
-        ):
-            steps = 1
+        steps = 1
+        # Whoever still waits cannot join now.
+        if ready and all(row.missing == 1 for _, row in ready):
+            steps = self._steps_at_once(ready)
         decoding: list[Part] = []
         prefilling: list[Part] = []
         budget = self.prefill_tokens
@@ -170,6 +167,14 @@ class Engine:
         # A request that was preempted for a later one in this loop computes nothing.
         parts = [part for part in [*decoding, *prefilling] if part.row.request is not None]
         return parts, steps
+
+    def _steps_at_once(self, decoding: list[tuple[Request, Row]]) -> int:
+        """Choose the number of steps of a launch in which all rows decode."""
+        # No position beyond the context length enters the model, and no step serves nobody.
+        room = min(len(request.context) + request.limit - row.length for request, row in decoding)
+        left = max(len(request.context) + request.most - row.length for request, row in decoding)
+        numbers = self.executor.steps[: self._level + 1]
+        return max((number for number in numbers if number <= min(room, left)), default=1)
 
     def _reserve(self, request: Request, row: Row, count: int) -> bool:
         """Get memory for a row's next tokens, if need be from those who began last.

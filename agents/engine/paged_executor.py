@@ -12,13 +12,14 @@ read once for all of them (`work_items.py`). Pages are taken one at a time, as a
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from gymnast.agents.engine.executor import EngineTimes, Match, Part, Row, Sampled
-from gymnast.agents.engine.paged_attention import PAGE
+from gymnast.agents.engine.paged_attention import PAGE, tiles
 from gymnast.agents.engine.pages import SCRATCH, Found, Page, PagePool
 from gymnast.agents.engine.request import Request
 from gymnast.agents.engine.sampling import Filters, filters_in, settings_of
@@ -207,6 +208,7 @@ class PagedExecutor:
                 "two. Give more."
             )
         self.max_rows = max_rows
+        self._vocabulary = len(model.get_input_embeddings().weight)
         # Experts are read back for one step of a launch alone.
         self.steps: tuple[int, ...] = (1,) if routers is not None else STEPS
         self.tokens_pushed = 0
@@ -266,6 +268,12 @@ class PagedExecutor:
     def allocate(self, request: Request, match: PagedMatch) -> PagedRow | None:
         """See `Executor`: pages for the context have to be there, none for what it samples."""
         ids = request.token_ids
+        unknown = ids[(ids < 0) | (ids >= self._vocabulary)]
+        if len(unknown):  # on a GPU they would end the process's use of it
+            raise IndexError(
+                f"id {unknown[0]} is in the context, and the model has ids from 0 to "
+                f"{self._vocabulary - 1}"
+            )
         shared = self._pool.use(match.found.pages[: match.found.ready])
         needed = -(-len(ids) // PAGE) - len(shared)
         if self._rows:  # the next page of each of those that run, and their contexts
@@ -358,8 +366,12 @@ class PagedExecutor:
         width = max(row.filled for row in plan.rows)
         launch = self.static.launch(plan.shape, plan.fill_in(self._table, width), width)
         for part in parts:
-            part.row.computed += part.count * steps
+            row: Any = part.row
+            last_is_next = row.missing == part.count + 1
+            row.computed += part.count * steps
             self.tokens_pushed += part.count * steps
+            if last_is_next:  # it decodes next, from a token that no step has sampled
+                self.static.begin_row(row.slot, int(row.tokens[row.computed]), row.computed)
         for row in plan.sampling:
             row.length += steps
         for row in plan.rows:
@@ -390,11 +402,11 @@ class PagedExecutor:
             grown = plan.rows[0].length - plan.lengths[0]  # all rows grow alike
             if grown < SHORTEST_PIECE // 2:
                 return plan
-        order, narrow, wide = self._decoding_segments(rows)
+        order, own, shared = self._decoding_segments(rows)
         rows = [rows[index] for index in order]
         size, count = padded_size(len(rows)), len(rows)
-        simple = not wide and all(segment.keys <= SHORTEST_PIECE for segment in narrow)
-        most_queries = max((segment.count for segment in wide), default=1)
+        simple = not shared and all(segment.keys <= SHORTEST_PIECE for segment in own)
+        most_queries = max((segment.count for segment in shared), default=1)
         shape = self._shape(
             size,
             size,
@@ -407,14 +419,14 @@ class PagedExecutor:
         plan.inputs.source[:count] = plan.slots
         plan.inputs.rows[:count] = np.arange(count)
         plan.inputs.sample_at[:] = np.arange(size)
-        self._write_items(plan, narrow, wide)
+        self._write_items(plan, own, shared, [])
         return plan
 
     def _mixed_plan(self, parts: Sequence[Part]) -> _Plan:
         """The plan of a step in which some rows compute contexts."""
         decoding: list[Any] = [part.row for part in parts if part.row.missing == 1]
         prefilling = [part for part in parts if part.row.missing > 1]
-        order, narrow, wide = self._decoding_segments(decoding)
+        order, own, shared = self._decoding_segments(decoding)
         rows: list[Any] = [decoding[index] for index in order]
         count = len(rows)
         sampling = rows + [part.row for part in prefilling if part.samples]
@@ -430,18 +442,19 @@ class PagedExecutor:
         inputs.source[:count] = plan.slots[:count]
         inputs.rows[:count] = inputs.sample_at[:count] = np.arange(count)
         start, sample = count, count
+        contexts: list[Segment] = []
         for number, part in enumerate(prefilling, count):
             row: Any = part.row
             end, first, last = start + part.count, row.computed, row.computed + part.count
             inputs.ids[start:end] = row.tokens[first:last]
             inputs.positions[start:end] = np.arange(first, last)
             inputs.rows[start:end] = number
-            wide.append(Segment(start, part.count, number, 0, last, last))
+            contexts.append(Segment(start, part.count, number, 0, last, last))
             if part.samples:
                 inputs.sample_at[sample] = end - 1
                 sample += 1
             start = end
-        self._write_items(plan, narrow, wide)
+        self._write_items(plan, own, shared, contexts)
         return plan
 
     def _new_plan(self, rows: list[PagedRow], sampling: list[PagedRow], shape: StepShape) -> _Plan:
@@ -458,28 +471,48 @@ class PagedExecutor:
         width = max(row.filled for row in rows)
         shared = find_shared(self._table[[row.slot for row in rows], :width], lengths)
         order = shared.order.tolist()
-        begins, wide = shared.own_from, list(shared.segments)
+        begins, segments = shared.own_from, list(shared.segments)
         if shared.saved * self._layer_token_bytes < WORTH_JOINING:
-            begins, wide = np.zeros_like(begins), []
-        narrow = [
+            begins, segments = np.zeros_like(begins), []
+        own = [
             Segment(place, 1, place, int(begin), OPEN, int(lengths[index] + 1 - begin))
             for place, (index, begin) in enumerate(zip(order, begins, strict=True))
         ]
-        return order, narrow, wide
+        return order, own, segments
 
-    def _write_items(self, plan: _Plan, narrow: Sequence[Segment], wide: Sequence[Segment]) -> None:
+    def _write_items(
+        self,
+        plan: _Plan,
+        own: Sequence[Segment],
+        shared: Sequence[Segment],
+        contexts: Sequence[Segment],
+    ) -> None:
+        """Divide the attention of a step into items.
+
+        Args:
+            plan: Gets the items.
+            own: Of the decoding rows, what no other row shares.
+            shared: The prefixes that decoding rows share.
+            contexts: Of the rows that compute contexts.
+        """
         if not self._items_needed:
             return
         shape = plan.shape
-        items = divide(
-            narrow,
-            wide,
+        fit = partial(
+            divide,
             tokens=shape.tokens,
             queries_per_tile=max(1, shape.wide_rows // self._group),
             most_items=shape.items,
             most_wide_items=shape.wide_items,
             most_slots=shape.slots,
         )
+        try:
+            items = fit(own, [*shared, *contexts])
+        except ValueError:
+            # Prefixes of very many levels have more parts than there is room for. Each row alone
+            # always has room: an item for each, and one for each tile of a context.
+            own = [replace(part, begin=0, keys=part.begin + part.keys) for part in own]
+            items = fit(own, contexts)
         plan.inputs.items[:] = items.items
         plan.inputs.wide_items[:] = items.wide_items
         plan.inputs.parts[:] = items.parts
@@ -497,6 +530,12 @@ class PagedExecutor:
     def _set_tiles(self, layers: dict[int, LayerShape], device: torch.device) -> None:
         """Derive the sizes of work items from the model and the device."""
         self._group = max(layer.heads // layer.key_heads for layer in layers.values())
+        widest = (
+            max(tiles(layer.head_width, layer.value_width, layer.dtype))
+            for layer in layers.values()
+            if self._items_needed
+        )
+        self._widest_tile = min([WIDE_ROWS, *widest])
         self._layer_token_bytes = self.page_bytes / PAGE / len(layers)
         processors = CPU_PROCESSORS
         if device.type == "cuda":
@@ -532,7 +571,7 @@ class PagedExecutor:
         if not wide:
             return replace(plain, items=tokens)
         narrow_rows = tile_rows(self._group)
-        wide_rows = max(narrow_rows, min(WIDE_ROWS, tile_rows(rows_of_a_tile)))
+        wide_rows = max(narrow_rows, min(self._widest_tile, tile_rows(rows_of_a_tile)))
         spare = self._spare_items
         items = samples + spare
         # Each row's prefix is in tiles of several queries, or the tile is its own.

@@ -151,6 +151,7 @@ class PagePool:
             stack += page.children.values()
             page.children.clear()
             page.in_tree = False
+        self._root.in_tree = False  # rows that go on with its pages add none to it
         self._root = Page(None, ready=True, in_tree=True)
 
     def _enter(self, page: Page, ids: np.ndarray) -> None:

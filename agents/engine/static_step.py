@@ -436,17 +436,21 @@ class StaticStep:
                 return None
         return self._graphs[shape]
 
-    def _capture(self, shape: StepShape) -> Any:
-        # With padding alone: the steps before the capture must change nobody's state.
+    def step_on_padding(self, shape: StepShape) -> None:
+        """Compute a step of padding alone, which changes nobody's state."""
         self._inputs.zero_()
         inputs = StepInputs.of(self._inputs, shape)
         inputs.source.fill_(-1)
         inputs.sample_slot.fill_(self.junk_slot)
+        self._step(shape)
+        inputs.counter.zero_()
+
+    def _capture(self, shape: StepShape) -> Any:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            self._step(shape)  # compiles kernels and makes workspaces, which a capture cannot
-            inputs.counter.zero_()
+            # This compiles kernels and makes workspaces, which a capture cannot.
+            self.step_on_padding(shape)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(

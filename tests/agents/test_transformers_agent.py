@@ -15,7 +15,9 @@ from transformers import (
     GptOssForCausalLM,
 )
 
+from executor_fixtures import MakeAgent
 from gymnast.agents import TransformersAgent
+from gymnast.agents.engine.paged_attention import PAGE
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import InfrastructureError, UsageError
 from gymnast.types import Completion, Sampling
@@ -86,11 +88,11 @@ KINDS = ["plain", "sliding window and softcap", "sinks and experts"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_tokens_and_logprobs_are_those_of_the_model_alone(
-    device: torch.device, kind: str
+    device: torch.device, kind: str, make_agent: MakeAgent
 ) -> None:
     model = small(kind).to(device)
     contexts = [tokens(i, 5 + 7 * i) for i in range(5)]
-    completions = generate(TransformersAgent(model), *((c, GREEDY) for c in contexts))
+    completions = generate(make_agent(model), *((c, GREEDY) for c in contexts))
     for context, completion in zip(contexts, completions, strict=True):
         assert_logprobs(model, context, completion)
         logits = full_forward(model, context, completion)
@@ -101,8 +103,10 @@ def test_greedy_tokens_and_logprobs_are_those_of_the_model_alone(
         assert completion.stop == "length"
 
 
-def test_logprobs_stay_exact_over_turns_whatever_joins_or_leaves(model: Any) -> None:
-    agent = TransformersAgent(model, max_batch=3)
+def test_logprobs_stay_exact_over_turns_whatever_joins_or_leaves(
+    model: Any, make_agent: MakeAgent
+) -> None:
+    agent = make_agent(model, max_batch=3)
     system = tokens(0, 60)
 
     seen: list[tuple[list[int], Completion]] = []
@@ -125,29 +129,47 @@ def test_logprobs_stay_exact_over_turns_whatever_joins_or_leaves(model: Any) -> 
         assert_logprobs(model, context, completion)
 
 
-def test_a_turn_pushes_only_what_was_appended(model: Any) -> None:
-    agent = TransformersAgent(model)
+def test_a_turn_pushes_only_what_was_appended(
+    model: Any, make_agent: MakeAgent, executor: str
+) -> None:
+    agent = make_agent(model)
     context = tokens(1, 100)
     (first,) = generate(agent, (context, GREEDY))
     pushed = agent.tokens_pushed
     assert pushed == 100 + 11  # the last sampled token is not pushed
     observation = tokens(2, 7)
     generate(agent, (context + first.ids + observation, GREEDY))
-    assert agent.tokens_pushed - pushed == (1 + 7) + 11
+    kept = {"rows": 111, "pages": 111 // PAGE * PAGE}[executor]
+    assert agent.tokens_pushed - pushed == (112 - kept + 7) + 11
 
 
-def test_a_shared_prompt_is_computed_once_even_when_all_ask_at_once(model: Any) -> None:
-    agent = TransformersAgent(model)
+def test_a_shared_prompt_is_computed_once_even_when_all_ask_at_once(
+    model: Any, make_agent: MakeAgent, executor: str
+) -> None:
+    agent = make_agent(model)
     system = tokens(1, 100)
     groups = [system + tokens(2, 20), system + tokens(3, 20)]
     generate(agent, *((prompt, GREEDY) for prompt in groups for _ in range(4)))
-    prompts = 120 + 20  # the second group shares the system prompt
-    last_tokens = 6  # each other member computes its last prompt token for its own logits
-    assert agent.tokens_pushed == prompts + last_tokens + 8 * 11
+    # The second group shares the system prompt, and the other six members all of the prompt but
+    # the last token, which gives their own logits. Pages are shared when they are full.
+    shared_system, shared_prompt = {"rows": (100, 119), "pages": (96, 112)}[executor]
+    prompts = 120 + (120 - shared_system)
+    assert agent.tokens_pushed == prompts + 6 * (120 - shared_prompt) + 8 * 11
 
 
-def test_stop_ids_end_a_completion_and_are_kept(model: Any) -> None:
-    agent = TransformersAgent(model)
+@pytest.mark.parametrize("length", [17, 18, 33, 34])
+def test_prompts_of_any_number_of_chunks_are_exact(
+    model: Any, make_agent: MakeAgent, length: int
+) -> None:
+    agent = make_agent(model, prefill_tokens=16)
+    contexts = [tokens(1, length), tokens(2, 16), tokens(3, length)]
+    completions = generate(agent, *((context, GREEDY) for context in contexts))
+    for context, completion in zip(contexts, completions, strict=True):
+        assert_logprobs(model, context, completion)
+
+
+def test_stop_ids_end_a_completion_and_are_kept(model: Any, make_agent: MakeAgent) -> None:
+    agent = make_agent(model)
     context = tokens(4, 9)
     (free,) = generate(agent, (context, GREEDY))
     stop = free.ids[4]
@@ -159,22 +181,22 @@ def test_stop_ids_end_a_completion_and_are_kept(model: Any) -> None:
     assert stopped.stop == "stop"
 
 
-def test_a_seeded_request_samples_the_same_alone_and_in_company(model: Any) -> None:
+def test_a_seeded_request_samples_the_same_alone_and_in_company(
+    model: Any, make_agent: MakeAgent
+) -> None:
     sampling = Sampling(max_new_tokens=10, seed=7)
     context = tokens(5, 30)
-    (alone,) = generate(TransformersAgent(model), (context, sampling))
+    (alone,) = generate(make_agent(model), (context, sampling))
     others = [(tokens(i, 10 + i), Sampling(max_new_tokens=15, seed=i)) for i in range(6)]
-    in_company = generate(TransformersAgent(model), *others, (context, sampling))[-1]
+    in_company = generate(make_agent(model), *others, (context, sampling))[-1]
     assert in_company.ids == alone.ids
-    (other_seed,) = generate(
-        TransformersAgent(model), (context, Sampling(max_new_tokens=10, seed=8))
-    )
+    (other_seed,) = generate(make_agent(model), (context, Sampling(max_new_tokens=10, seed=8)))
     assert other_seed.ids != alone.ids
 
 
-def test_samples_follow_the_models_distribution(model: Any) -> None:
+def test_samples_follow_the_models_distribution(model: Any, make_agent: MakeAgent) -> None:
     context = tokens(6, 12)
-    agent = TransformersAgent(model)
+    agent = make_agent(model)
     requests = [(context, Sampling(max_new_tokens=1, top_k=3, seed=i)) for i in range(600)]
     drawn = [completion.ids[0] for completion in generate(agent, *requests)]
     with torch.no_grad():
@@ -185,10 +207,12 @@ def test_samples_follow_the_models_distribution(model: Any) -> None:
         assert drawn.count(token) / 600 == pytest.approx(share, abs=0.08)  # 4 standard deviations
 
 
-def test_logprobs_are_those_of_the_tempered_and_filtered_distribution(model: Any) -> None:
+def test_logprobs_are_those_of_the_tempered_and_filtered_distribution(
+    model: Any, make_agent: MakeAgent
+) -> None:
     context = tokens(7, 12)
     sampling = Sampling(temperature=0.7, top_k=5, max_new_tokens=8, seed=1)
-    (completion,) = generate(TransformersAgent(model), (context, sampling))
+    (completion,) = generate(make_agent(model), (context, sampling))
     logits = full_forward(model, context, completion) / 0.7
     kept = logits.topk(5)
     for step, token in enumerate(completion.ids):
@@ -197,8 +221,8 @@ def test_logprobs_are_those_of_the_tempered_and_filtered_distribution(model: Any
         assert completion.logprobs[step] == pytest.approx(expected, abs=1e-4)
 
 
-def test_cancelling_a_request_frees_its_place(model: Any) -> None:
-    agent = TransformersAgent(model, max_batch=1)
+def test_cancelling_a_request_frees_its_place(model: Any, make_agent: MakeAgent) -> None:
+    agent = make_agent(model, max_batch=1)
 
     async def scenario() -> Completion:
         slow = asyncio.create_task(agent.generate(tokens(8, 5), Sampling(max_new_tokens=1500)))
@@ -209,9 +233,9 @@ def test_cancelling_a_request_frees_its_place(model: Any) -> None:
     assert len(asyncio.run(scenario()).ids) == 12
 
 
-def test_new_weights_are_used_after_weights_changed() -> None:
+def test_new_weights_are_used_after_weights_changed(make_agent: MakeAgent) -> None:
     model = tiny_model()
-    agent = TransformersAgent(model)
+    agent = make_agent(model)
     context = tokens(10, 40)
     generate(agent, (context, GREEDY))
     with torch.no_grad():
@@ -222,14 +246,16 @@ def test_new_weights_are_used_after_weights_changed() -> None:
     assert_logprobs(model, context, completion)
 
 
-def test_an_agent_serves_one_event_loop_after_another(model: Any) -> None:
-    agent = TransformersAgent(model)
+def test_an_agent_serves_one_event_loop_after_another(model: Any, make_agent: MakeAgent) -> None:
+    agent = make_agent(model)
     for seed in range(3):
         assert len(generate(agent, (tokens(seed, 4), GREEDY))[0].ids) == 12
 
 
-def test_a_context_that_leaves_no_room_is_refused_before_sampling(model: Any) -> None:
-    agent = TransformersAgent(model, context_length=32)
+def test_a_context_that_leaves_no_room_is_refused_before_sampling(
+    model: Any, make_agent: MakeAgent
+) -> None:
+    agent = make_agent(model, context_length=32)
     for length in (0, 32, 40):
         with pytest.raises(UsageError, match=f"has {length} tokens"):
             generate(agent, (tokens(0, length), GREEDY))
@@ -237,17 +263,19 @@ def test_a_context_that_leaves_no_room_is_refused_before_sampling(model: Any) ->
     assert len(completion.ids) == 2
 
 
-def test_an_engine_that_breaks_fails_its_requests_and_serves_the_next() -> None:
+def test_an_engine_that_breaks_fails_its_requests_and_serves_the_next(
+    make_agent: MakeAgent,
+) -> None:
     model = tiny_model()
-    agent = TransformersAgent(model)
+    agent = make_agent(model)
     with pytest.raises(InfrastructureError, match="the engine failed"):
         generate(agent, ([10**9], GREEDY))
     assert len(generate(agent, ([5], GREEDY))[0].ids) == 12
 
 
-def test_a_model_that_diverged_samples_nothing() -> None:
+def test_a_model_that_diverged_samples_nothing(make_agent: MakeAgent) -> None:
     model = tiny_model()
-    agent = TransformersAgent(model)
+    agent = make_agent(model)
     with torch.no_grad():
         model.get_output_embeddings().weight.fill_(float("nan"))
     with pytest.raises(InfrastructureError, match="diverged"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents import TransformersAgent
+from executor_fixtures import MakeAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
@@ -18,15 +18,13 @@ def model() -> Any:
     return tiny_model(seed=4)
 
 
-def test_every_request_is_answered_in_its_place(model: Any) -> None:
+def test_every_request_is_answered_in_its_place(model: Any, make_agent: MakeAgent) -> None:
     contexts = [[5, 6, 7], [8, 9], [5, 6, 7, 8, 9, 10]]
     greedy = [Sampling(temperature=0.0, max_new_tokens=n) for n in (3, 5, 4)]
 
     async def both() -> tuple[list[Completion], list[Completion]]:
-        together = await TransformersAgent(model).generate_all(
-            list(zip(contexts, greedy, strict=True))
-        )
-        agent = TransformersAgent(model)
+        together = await make_agent(model).generate_all(list(zip(contexts, greedy, strict=True)))
+        agent = make_agent(model)
         alone = [await agent.generate(*request) for request in zip(contexts, greedy, strict=True)]
         return together, alone
 
@@ -35,21 +33,23 @@ def test_every_request_is_answered_in_its_place(model: Any) -> None:
     assert [len(found.ids) for found in together] == [3, 5, 4]
 
 
-def test_no_requests_need_no_answer(model: Any) -> None:
-    assert asyncio.run(TransformersAgent(model).generate_all([])) == []
+def test_no_requests_need_no_answer(model: Any, make_agent: MakeAgent) -> None:
+    assert asyncio.run(make_agent(model).generate_all([])) == []
 
 
-def test_one_request_that_cannot_be_served_leaves_all_unsampled(model: Any) -> None:
-    agent = TransformersAgent(model)
+def test_one_request_that_cannot_be_served_leaves_all_unsampled(
+    model: Any, make_agent: MakeAgent
+) -> None:
+    agent = make_agent(model)
     requests = [([5, 6], Sampling(max_new_tokens=2)), ([], Sampling(max_new_tokens=2))]
     with pytest.raises(UsageError, match="the context has 0 tokens"):
         asyncio.run(agent.generate_all(requests))
     assert agent.tokens_pushed == 0
 
 
-def test_cancelling_frees_all_their_places(model: Any) -> None:
+def test_cancelling_frees_all_their_places(model: Any, make_agent: MakeAgent) -> None:
     """Two sample and two wait; afterwards the engine computes for none of them."""
-    agent = TransformersAgent(model, max_batch=2)
+    agent = make_agent(model, max_batch=2)
 
     async def scenario() -> None:
         long = Sampling(max_new_tokens=1900)
@@ -69,7 +69,9 @@ def test_cancelling_frees_all_their_places(model: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_the_model_is_let_go_a_step_after_a_request_was_cancelled(model: Any) -> None:
+def test_the_model_is_let_go_a_step_after_a_request_was_cancelled(
+    model: Any, make_agent: MakeAgent
+) -> None:
     """Whoever trains the model next waits for that step."""
     inside = threading.Event()
 
@@ -81,7 +83,7 @@ def test_the_model_is_let_go_a_step_after_a_request_was_cancelled(model: Any) ->
         model.register_forward_pre_hook(enter),
         model.register_forward_hook(lambda *_: inside.clear()),
     ]
-    agent = TransformersAgent(model)
+    agent = make_agent(model)
     agent.wait_idle()  # nothing was asked for yet
 
     async def scenario() -> None:

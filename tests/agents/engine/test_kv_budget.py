@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executor_fixtures import Executor
 from gymnast.agents import TransformersAgent
+from gymnast.agents.engine.paged_attention import PAGE
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
@@ -28,8 +30,12 @@ def tokens(seed: int, length: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(3, 200, length)]
 
 
-def budgeted(model: Any, held: int, **settings: Any) -> TransformersAgent:
-    return TransformersAgent(model, kv_budget_bytes=held * TOKEN_BYTES, **settings)
+def budgeted(model: Any, held: int, executor: Executor, **settings: Any) -> TransformersAgent:
+    """An agent whose keys and values have room for some tokens; a page more is for padding."""
+    held += PAGE if executor == "pages" else 0
+    return TransformersAgent(
+        model, kv_budget_bytes=held * TOKEN_BYTES, executor=executor, **settings
+    )
 
 
 def ask(agent: TransformersAgent, *contexts: list[int]) -> list[Completion]:
@@ -53,23 +59,37 @@ def assert_exact(model: Any, context: list[int], completion: Completion) -> None
     torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=0, atol=1e-4)
 
 
-def test_a_context_beyond_the_budget_is_refused_before_anything_is_sampled(model: Any) -> None:
-    agent = budgeted(model, 50)
-    with pytest.raises(UsageError, match=r"50 tokens, and kv_budget_bytes=51200 holds 50"):
-        ask(agent, tokens(0, 50))
+def test_a_context_beyond_the_budget_is_refused_before_anything_is_sampled(
+    model: Any, executor: Executor
+) -> None:
+    agent = budgeted(model, 50, executor)
+    held = {"rows": 50, "pages": 48}[executor]
+    assert agent.context_length == held
+    given = rf"kv_budget_bytes={agent.kv_budget_bytes} holds {held}"
+    with pytest.raises(UsageError, match=f"{held} tokens, and {given}"):
+        ask(agent, tokens(0, held))
     assert agent.tokens_pushed == 0
-    (completion,) = ask(agent, tokens(0, 49))
+    (completion,) = ask(agent, tokens(0, held - 1))
     assert len(completion.ids) == 1, "the last token that fits"
     assert completion.stop == "length"
 
 
-def test_a_budget_for_less_than_a_context_is_refused(model: Any) -> None:
+@pytest.mark.parametrize("kind", ["rows", "pages"])
+def test_a_budget_for_less_than_a_context_is_refused(model: Any, kind: Executor) -> None:
     with pytest.raises(UsageError, match=r"kv_budget_bytes=1024: .* take 1024 bytes"):
-        budgeted(model, 1)
+        TransformersAgent(model, kv_budget_bytes=TOKEN_BYTES, executor=kind)
 
 
-def test_more_contexts_than_fit_wait_and_none_exceeds_the_budget(model: Any) -> None:
-    agent = budgeted(model, 100)
+def test_a_budget_for_less_than_two_pages_is_refused(model: Any) -> None:
+    with pytest.raises(UsageError, match=r"kv_budget_bytes=31744: a page of 16 tokens"):
+        TransformersAgent(model, kv_budget_bytes=31 * TOKEN_BYTES, executor="pages")
+    TransformersAgent(model, kv_budget_bytes=32 * TOKEN_BYTES, executor="pages")
+
+
+def test_more_contexts_than_fit_wait_and_none_exceeds_the_budget(
+    model: Any, executor: Executor
+) -> None:
+    agent = budgeted(model, 100, executor)
     contexts = [tokens(i, 20 + i) for i in range(12)]  # 4 at once
 
     async def watched() -> tuple[list[Completion], int]:
@@ -86,19 +106,21 @@ def test_more_contexts_than_fit_wait_and_none_exceeds_the_budget(model: Any) -> 
     assert 0 < most <= agent.kv_budget_bytes
 
 
-def test_what_was_used_last_stays_and_what_was_not_goes(model: Any) -> None:
-    agent = budgeted(model, 4 * 44)
+def test_what_was_used_last_stays_and_what_was_not_goes(model: Any, executor: Executor) -> None:
+    # Pages: two full ones stay of each context, and the fifth needs three, of which one is free.
+    agent = budgeted(model, {"rows": 4 * 44, "pages": 9 * PAGE}[executor], executor)
     first, second, third, fourth, fifth = (tokens(i, 40) for i in range(5))
+    again = {"rows": 1, "pages": 40 - 2 * PAGE}[executor] + 3
     for context in (first, second, third, fourth):
         assert pushed(agent, context) == 40 + 3
-    assert pushed(agent, first) == 1 + 3, "all four fit; the last token gives the first sample"
+    assert pushed(agent, first) == again, "all four fit; the last token gives the first sample"
     assert pushed(agent, fifth) == 40 + 3
-    assert pushed(agent, first) == 1 + 3, "it was used before the fifth came"
+    assert pushed(agent, first) == again, "it was used before the fifth came"
     assert pushed(agent, second) == 40 + 3, "it had not been used for the longest time"
 
 
-def test_a_long_context_takes_the_place_of_short_ones(model: Any) -> None:
-    agent = budgeted(model, 300)
+def test_a_long_context_takes_the_place_of_short_ones(model: Any, executor: Executor) -> None:
+    agent = budgeted(model, 300, executor)
     for i in range(6):
         ask(agent, tokens(i, 40))
     context = tokens(9, 280)
@@ -112,7 +134,7 @@ def test_a_long_context_takes_the_place_of_short_ones(model: Any) -> None:
 
 
 def test_new_weights_give_the_memory_back(model: Any) -> None:
-    agent = budgeted(model, 300)
+    agent = budgeted(model, 300, "rows")
     ask(agent, tokens(0, 40))
     assert agent.kv_bytes > 0
 
@@ -141,15 +163,20 @@ def test_new_weights_give_the_memory_back(model: Any) -> None:
     ),
 )
 def test_whatever_joins_leaves_or_is_evicted_the_logprobs_are_exact(
-    model: Any, held: int, max_batch: int, prefill_tokens: int, episodes: list[Any]
+    model: Any,
+    executor: Executor,
+    held: int,
+    max_batch: int,
+    prefill_tokens: int,
+    episodes: list[Any],
 ) -> None:
-    agent = budgeted(model, held, max_batch=max_batch, prefill_tokens=prefill_tokens)
+    agent = budgeted(model, held, executor, max_batch=max_batch, prefill_tokens=prefill_tokens)
     seen: list[tuple[list[int], Completion]] = []
 
     async def play(number: int, system: int, group: int, appended: list[int]) -> None:
         context = tokens(0, system) + tokens(1 + group, 12)
         for turn, length in enumerate(appended):
-            if len(context) + length >= held:
+            if len(context) + length >= agent.context_length:
                 return
             context = context + tokens(10 * number + turn, length)
             sampling = Sampling(max_new_tokens=1 + (number + turn) % 6, seed=number)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from executor_fixtures import MakeAgent
 from gymnast.agents import TransformersAgent
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.types import Completion, Sampling
@@ -43,18 +44,20 @@ def share_of_unused(model: Any) -> float:
     return float(logits.softmax(-1)[UNUSED].sum())
 
 
-def test_they_are_never_sampled(model: Any) -> None:
+def test_they_are_never_sampled(model: Any, make_agent: MakeAgent) -> None:
     assert share_of_unused(model) > 0.1
-    agent = TransformersAgent(model, tokenizer_with_holes())
+    agent = make_agent(model, tokenizer_with_holes())
     assert agent.unused_ids == UNUSED
     ids = {each for completion in sample(agent) for each in completion.ids}
     assert ids and not ids & set(UNUSED)
-    unmasked = sample(TransformersAgent(model))
+    unmasked = sample(make_agent(model))
     assert {each for found in unmasked for each in found.ids} & set(UNUSED)
 
 
-def test_logprobs_are_of_the_distribution_over_the_tokens(model: Any) -> None:
-    agent = TransformersAgent(model, tokenizer_with_holes())
+def test_logprobs_are_of_the_distribution_over_the_tokens(
+    model: Any, make_agent: MakeAgent
+) -> None:
+    agent = make_agent(model, tokenizer_with_holes())
     plain, *_, greedy = sample(agent)
     for completion in (plain, greedy):
         with torch.no_grad():
@@ -67,9 +70,9 @@ def test_logprobs_are_of_the_distribution_over_the_tokens(model: Any) -> None:
     assert greedy.ids == [TOKENS[int(row.argmax())] for row in over_tokens]
 
 
-def test_a_tokenizer_without_unused_ids_changes_no_bit() -> None:
+def test_a_tokenizer_without_unused_ids_changes_no_bit(make_agent: MakeAgent) -> None:
     model, tokenizer = tiny_model(400), tiny_tokenizer(400)
-    with_tokens, without = TransformersAgent(model, tokenizer), TransformersAgent(model)
+    with_tokens, without = make_agent(model, tokenizer), make_agent(model)
     assert with_tokens.unused_ids == []
     for ours, theirs in zip(sample(with_tokens), sample(without), strict=True):
         assert (ours.ids, ours.logprobs) == (theirs.ids, theirs.logprobs)

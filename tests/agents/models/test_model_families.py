@@ -5,10 +5,15 @@ rest of the list, which adds no new part, is marked slow.
 """
 
 import warnings
+from typing import Any
 
 import pytest
 
-from model_contract import examine
+from gymnast.agents import TransformersAgent
+from gymnast.agents.engine.capture_check import reads_values
+from gymnast.agents.transformers_agent import ExecutorName
+from gymnast.types import Completion
+from model_contract import examine, play
 from model_families import FAMILIES, tiny
 from model_report import GENERATE_FAILS, REPORT, report, row
 
@@ -64,21 +69,52 @@ def _no_warnings_of_other_peoples_code() -> None:
     warnings.simplefilter("ignore")
 
 
-def listed_paths() -> dict[str, str]:
-    """The path of each family, as the page says."""
+def listed() -> dict[str, tuple[str, str]]:
+    """The path of each family and what its CUDA graphs lack, as the page says."""
     lines = [line for line in REPORT.read_text().splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
-    return {family: path for family, _, path, *_ in cells}
+    return {family: (path, graph) for family, _, path, graph, *_ in cells}
+
+
+PACKED = [
+    family if family in EACH_KIND else pytest.param(family, marks=pytest.mark.slow)
+    for family, (path, _) in listed().items()
+    if path == "packed"
+]
 
 
 @pytest.mark.parametrize("family", EACH_KIND)
 def test_what_is_sampled_is_what_the_model_alone_gives(family: str) -> None:
     path = examine(tiny(family), generate=family not in GENERATE_FAILS)
-    assert path == listed_paths()[family]
+    assert path == listed()[family][0]
+
+
+def turns_over(executor: ExecutorName, model: Any) -> dict[tuple[Any, ...], Completion]:
+    """All completions of some episodes on an executor."""
+    agent = TransformersAgent(
+        model, max_batch=3, prefill_tokens=16, kv_budget_bytes=2**22, executor=executor
+    )
+    return {(*context, greedy): completion for context, completion, greedy in play(agent)}
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_pages_give_what_rows_give(family: str) -> None:
+    model = tiny(family)
+    rows, pages = turns_over("rows", model), turns_over("pages", model)
+    assert rows.keys() == pages.keys()
+    for turn, expected in rows.items():
+        assert pages[turn].ids == expected.ids
+        assert pages[turn].logprobs == pytest.approx(expected.logprobs, abs=2e-5)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_the_page_says_what_graphs_cannot_hold(family: str) -> None:
+    found = reads_values(tiny(family))
+    assert listed()[family][1] == ("yes" if found is None else f"no: {found}")
 
 
 def test_the_page_lists_every_family_tried() -> None:
-    assert list(listed_paths()) == list(FAMILIES)
+    assert list(listed()) == list(FAMILIES)
 
 
 @pytest.mark.slow
