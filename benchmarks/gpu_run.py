@@ -201,10 +201,12 @@ def make_page(machine: Sequence[str], results: Sequence[PartResult], seconds: fl
     rows = []
     for result in results:
         for figure in result.figures:
-            rows.append((result.name, figure.case, figure.name, figure.shown, figure.note))
+            rows.append(
+                (result.name, figure.case, figure.name, figure.shown, figure.goal, figure.note)
+            )
         status = f"FAILED: {result.failure}" if result.failure else "done"
-        rows.append((result.name, "whole part", "time", f"{result.seconds:.0f} s", status))
-    heads = ("part", "case", "figure", "value", "note")
+        rows.append((result.name, "whole part", "time", f"{result.seconds:.0f} s", "", status))
+    heads = ("part", "case", "figure", "value", "goal", "note")
     table = [heads, ("---",) * len(heads), *rows]
     lines = [
         "# Results on a GPU",

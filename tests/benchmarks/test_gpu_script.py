@@ -117,11 +117,12 @@ def test_tests_are_counted(line: str, counts: dict[str, int]) -> None:
 
 
 def test_the_page_has_one_table_and_the_failures() -> None:
-    good = PartResult("sampling", "python a.py", 12.4, [Figure("A | B", "rate", 5.0, "tokens/s")])
+    figure = Figure("A | B", "rate", 5.0, "tokens/s", "n", ">= 4 tokens/s")
+    good = PartResult("sampling", "python a.py", 12.4, [figure])
     bad = PartResult("job", "python b.py", 3.0, failure="exit code 1", tail=["```", "why"])
     page = make_page(["H100, driver 580.", "Commit abc."], [good, bad], 16.0)
-    assert "| sampling | A \\| B | rate | 5 tokens/s |  |" in page
-    assert "| job | whole part | time | 3 s | FAILED: exit code 1 |" in page
+    assert "| sampling | A \\| B | rate | 5 tokens/s | >= 4 tokens/s | n |" in page
+    assert "| job | whole part | time | 3 s |  | FAILED: exit code 1 |" in page
     assert page.count("| part | case | figure |") == 1
     assert page.index("H100") < page.index("| part |") < page.index("## job: exit code 1")
     assert "```text\n'''\nwhy\n```" in page
