@@ -359,8 +359,12 @@ class PagedExecutor:
         width = max(row.filled for row in plan.rows)
         launch = self.static.launch(plan.shape, plan.fill_in(self._table, width), width)
         for part in parts:
-            part.row.computed += part.count * steps
+            row: Any = part.row
+            last_is_next = row.missing == part.count + 1
+            row.computed += part.count * steps
             self.tokens_pushed += part.count * steps
+            if last_is_next:  # it decodes next, from a token that no step has sampled
+                self.static.begin_row(row.slot, int(row.tokens[row.computed]), row.computed)
         for row in plan.sampling:
             row.length += steps
         for row in plan.rows:
