@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -249,6 +250,21 @@ def test_training_steps_are_measured(capsys: pytest.CaptureFixture[str]) -> None
     with_trl = importlib.util.find_spec("trl") is not None
     assert measured == ({"Gymnast", "TRL"} if with_trl else {"Gymnast"})
     assert len(steps) == len(gpu_training.SIDES)
+
+
+def test_the_sandbox_of_a_job_is_named() -> None:
+    assert gpu_job.strongest_sandbox(ROOT / "examples/arithmetic.yaml") == ""
+    named = gpu_job.strongest_sandbox(ROOT / "examples/code.yaml")
+    assert re.fullmatch(r"\w+Sandbox|none: .+", named)
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds", "judged"), [("finished", 61.0, "missed"), ("interrupted", 50.0, "")]
+)
+def test_only_a_finished_job_meets_its_goal(ending: str, seconds: float, judged: str) -> None:
+    text = gpu_job.compare_with_goal("arithmetic.yaml", seconds, ending == "finished", "H200")
+    assert text == "<= 60 s on an H200" + (f": {judged}" if judged else "")
+    assert gpu_job.compare_with_goal("tiny.yaml", seconds, True, "H200") == ""
 
 
 @pytest.mark.slow
