@@ -169,7 +169,7 @@ def test_episodes_with_busy_tools_are_measured(capsys: pytest.CaptureFixture[str
     assert gpu_sampling.main(["--device", "cpu", "--tiny", "--cases", name]) == 0
     found = figures(capsys.readouterr().out)
     (share,) = named(found, gpu_episodes.SHARE)
-    assert 0 < (share.value or 0) < 1.5  # a launch is counted whole where it was read
+    assert 0.3 < (share.value or 0) < 1.1  # a launch is counted whole where it was read
     assert share.goal == ">= 0.75 on an H200"
     assert named(found, gpu_episodes.RATE)[0].value
 

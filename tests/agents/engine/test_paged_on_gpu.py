@@ -287,7 +287,7 @@ def test_without_triton_rows_sample(
 def test_a_wrong_kernel_does_not_sample(
     cuda: torch.device, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = static_step.attend_pages
+    right = paged_attention.attend_pages
     monkeypatch.setattr(static_step, "attend_pages", lambda *args: 1.2 * right(*args))
     model, requests = small_model().to(cuda), short_requests()
     agent = TransformersAgent(model, kv_budget_bytes=2**26)
