@@ -98,6 +98,11 @@ class TransformersAgent:
             attention cannot be packed (Mamba, linear attention, ALiBi); as exact, and slower. The
             requests that sample share a pass there where the model allows it, which is tried on a
             few tokens first. docs/models.md lists the families of Transformers.
+        executor: What computes the steps of the path "packed": "pages" or "rows", see above; None
+            on the path "states". A GPU that "pages" cannot serve samples with "rows", and the log
+            has the reason.
+        self_check_nats: Mean distance of the log-probabilities of "pages" from the model's own
+            forward, measured on a GPU before the first request; None where it was not measured.
         unused_ids: The ids that are never sampled.
         keeps_experts: Whether completions say which experts were chosen.
         samples_while_training: Whether it has a copy; see `gymnast.agents.PolicyAgent`.
@@ -112,6 +117,7 @@ class TransformersAgent:
     """
 
     path: Literal["packed", "states"]
+    executor: Literal["pages", "rows"] | None
 
     def __init__(
         self,
@@ -152,6 +158,7 @@ class TransformersAgent:
         self.kv_budget_bytes = kv_budget_bytes
         self._made_for = self.context_length  # without the budget
         self.keeps_experts = keep_experts
+        self.self_check_nats: float | None = None
         self._engine = self._choose_engine(max_batch, prefill_tokens, executor)
         self._thread = EngineThread(self._engine)
         weakref.finalize(self, self._thread.stop)  # also when Python ends
@@ -178,7 +185,7 @@ class TransformersAgent:
             )
             shared = "sequences share" if forward.batching else "one sequence"
             logger.info("sampling on the path 'states' (%s a forward pass): %s", shared, error)
-            self.path = "states"
+            self.path, self.executor = "states", None
             return states
         if budget < 2 * token_bytes:
             raise UsageError(
@@ -188,6 +195,7 @@ class TransformersAgent:
             )
         self.path = "packed"
         engine = self._paged_engine(max_batch, prefill_tokens, routers, executor)
+        self.executor = "rows" if engine is None else "pages"
         if engine is None:
             rows = RowsExecutor(
                 self.model,
@@ -245,6 +253,7 @@ class TransformersAgent:
             reason = f"{type(error).__name__}: {first_line(error)}"
             logger.warning("sampling many times slower than this GPU can: %s", reason)
             return None
+        self.self_check_nats = distance
         limit = LIMITS[self.model.dtype]
         if not distance <= limit:
             logger.warning(
@@ -277,7 +286,11 @@ class TransformersAgent:
             "time/engine/host_s": self._engine.host_s,
         }
         if isinstance(self._engine.executor, PagedExecutor):  # rows reserve all they may need
-            now["engine/preempted"] = float(self._engine.preempted)
+            now |= {
+                "time/engine/capture_s": times.capture_s,
+                "engine/captures": float(times.captures),
+                "engine/preempted": float(self._engine.preempted),
+            }
         since = {name: value - self._reported.get(name, 0.0) for name, value in now.items()}
         self._reported = now
         return since

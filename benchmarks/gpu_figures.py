@@ -9,7 +9,42 @@ from dataclasses import asdict, dataclass
 import psutil
 
 MARK = "figure: "
+H100_SHARE = 0.7  # of an H200's speed, where a step waits for memory
 SECONDS_HELP = "end by this time, counted from the start of the process"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The value that a figure should reach, on an H200.
+
+    Attributes:
+        value: In the figure's unit.
+        at_least: False if lower is better.
+        memory_bound: Most of the time the GPU reads memory, so an H100 reaches `H100_SHARE`.
+    """
+
+    value: float
+    at_least: bool = True
+    memory_bound: bool = False
+
+    def compare(self, value: float | None, unit: str, card: str) -> str:
+        """Return the goal as the table shows it, with "met" or "missed" on a card that it is for.
+
+        Args:
+            value: The figure's; None if it was not measured.
+            unit: The figure's.
+            card: The name of the device.
+        """
+        goal, name = self.value, "H200"
+        if "H100" in card:
+            name = "H100"
+            if self.memory_bound:
+                goal *= H100_SHARE if self.at_least else 1 / H100_SHARE
+        text = f"{'>=' if self.at_least else '<='} {show(goal, unit)} on an {name}"
+        if value is None or name not in card:
+            return text
+        met = value >= goal if self.at_least else value <= goal
+        return f"{text}: {'met' if met else 'missed'}"
 
 
 @dataclass(frozen=True)
@@ -22,6 +57,7 @@ class Figure:
         value: The value; None if it was not measured, and `note` gives the reason.
         unit: The unit of the value.
         note: The conditions of this measurement, or the reason for a missing value.
+        goal: Of `Goal.compare`; "" if there is none.
     """
 
     case: str
@@ -29,6 +65,7 @@ class Figure:
     value: float | None
     unit: str = ""
     note: str = ""
+    goal: str = ""
 
     def report(self) -> None:
         """Print the figure as one line."""
@@ -36,15 +73,19 @@ class Figure:
 
     def __str__(self) -> str:
         note = f" ({self.note})" if self.note else ""
-        return f"{self.case}: {self.name}: {self.shown}{note}"
+        goal = f" [{self.goal}]" if self.goal else ""
+        return f"{self.case}: {self.name}: {self.shown}{goal}{note}"
 
     @property
     def shown(self) -> str:
-        """The value with its unit, to three digits, or to whole units from 1,000 on."""
-        if self.value is None:
-            return "not measured"
-        text = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.3g}"
-        return f"{text} {self.unit}".strip()
+        """The value with its unit."""
+        return "not measured" if self.value is None else show(self.value, self.unit)
+
+
+def show(value: float, unit: str) -> str:
+    """Return a value with its unit, to three digits, or to whole units from 1,000 on."""
+    text = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{text} {unit}".strip()
 
 
 def parse_figure(line: str) -> Figure | None:
@@ -60,7 +101,9 @@ def deadline_after(seconds: float) -> float:
     return time.perf_counter() + seconds - age
 
 
-def report_case(case: str, name: str, unit: str, measure: Callable[[], None]) -> bool:
+def report_case(
+    case: str, name: str, unit: str, measure: Callable[[], None], goal: str = ""
+) -> bool:
     """Measure one case; report a failure as a missing figure, so that the other cases still run.
 
     Args:
@@ -68,6 +111,7 @@ def report_case(case: str, name: str, unit: str, measure: Callable[[], None]) ->
         name: The name of the figure that is missing if the case fails.
         unit: Its unit.
         measure: Measures the case and reports its figures.
+        goal: Of the missing figure.
 
     Returns:
         True if the case did not fail.
@@ -77,6 +121,6 @@ def report_case(case: str, name: str, unit: str, measure: Callable[[], None]) ->
     except Exception as error:  # out of memory, a kernel that does not compile, ...
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         print(f"{case}: failed: {text}", file=sys.stderr, flush=True)
-        Figure(case, name, None, unit, f"failed: {text}").report()
+        Figure(case, name, None, unit, f"failed: {text}", goal).report()
         return False
     return True

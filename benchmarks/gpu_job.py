@@ -5,7 +5,7 @@
 
 `gymnast train` runs in a process of its own and is interrupted as by Ctrl-C when the time is over.
 The figures come from the run's metrics.jsonl, so those of a run that was cut short count its
-finished steps.
+finished steps, and say nothing of the goal.
 """
 
 import argparse
@@ -21,8 +21,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_figures import Figure
+import yaml
 
+from gpu_figures import Figure, Goal
+from gpu_models import card_name
+from gymnast.errors import GymnastError
+from gymnast.sandboxes import open_sandbox
+
+GOALS = {  # seconds of the whole command
+    "arithmetic.yaml": Goal(60.0, at_least=False),
+    "code.yaml": Goal(300.0, at_least=False),
+}
 SAVE_S = 10.0  # for what an interrupted run still saves, within the limit
 
 
@@ -55,7 +64,34 @@ def train(config: Path, folder: Path, device: str, seconds: float) -> tuple[int,
     return process.returncode, time.perf_counter() - started, interrupted
 
 
-def report(case: str, metrics: Sequence[dict[str, Any]], seconds: float, ending: str) -> None:
+def strongest_sandbox(config: Path) -> str:
+    """Name the sandbox that a run of this config opens, for the note; "" if it opens none."""
+    environment = yaml.safe_load(config.read_text()).get("environment", {})
+    if "sandbox" not in environment:
+        return ""
+    try:
+        with open_sandbox(environment["sandbox"]) as sandbox:
+            return type(sandbox).__name__
+    except GymnastError as error:
+        return f"none: {error}"
+
+
+def compare_with_goal(name: str, seconds: float, finished: bool, card: str) -> str:
+    """Compare the seconds of a whole command with its goal; "" for a job without one.
+
+    Args:
+        name: Of the config.
+        seconds: That it took.
+        finished: False if it was interrupted or failed, which meets no goal.
+        card: The name of the device.
+    """
+    goal = GOALS.get(name)
+    return goal.compare(seconds if finished else None, "s", card) if goal else ""
+
+
+def report(
+    case: str, metrics: Sequence[dict[str, Any]], seconds: float, ending: str, goal: str
+) -> None:
     """Report the figures of a run.
 
     Args:
@@ -63,10 +99,11 @@ def report(case: str, metrics: Sequence[dict[str, Any]], seconds: float, ending:
         metrics: The lines of its metrics.jsonl.
         seconds: The seconds that it took.
         ending: The reason for which it ended.
+        goal: Of the whole command.
     """
     steps = [line for line in metrics if "time/step_s" in line]
     rewards = [line["eval/reward/mean"] for line in metrics if "eval/reward/mean" in line]
-    Figure(case, "whole command", round(seconds, 1), "s", ending).report()
+    Figure(case, "whole command", round(seconds, 1), "s", ending, goal).report()
     Figure(case, "steps", len(steps)).report()
     for key, name, unit in (
         ("time/step_s", "a step", "s"),
@@ -100,7 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     metrics = [json.loads(line) for line in lines]
     failed = code != 0 and not interrupted
     ending = "interrupted by its time limit" if interrupted else "finished"
-    report(case, metrics, seconds, f"exit code {code}" if failed else ending)
+    ending = f"exit code {code}" if failed else ending
+    sandbox = strongest_sandbox(options.config)
+    finished, card = ending == "finished", card_name(options.device)
+    goal = compare_with_goal(options.config.name, seconds, finished, card)
+    note = f"{ending}; sandbox: {sandbox}" if sandbox else ending
+    report(case, metrics, seconds, note, goal)
     finished_steps = sum("time/step_s" in line for line in metrics)
     return int(failed or not finished_steps)
 

@@ -25,6 +25,7 @@ PYTHON_VERSION = (3, 12)  # of the wheels
 INSTALL_S = 90  # for each of the commands that install; all take ten seconds together
 SOURCES = ("agents", "benchmarks", "envs", "gymnast", "sandboxes", "tests", "trainers")
 MADE_OF_WEIGHTS, WITHOUT_WEIGHTS = "examples/arithmetic.yaml", "examples/tiny.yaml"
+CODE_OF_WEIGHTS = "examples/code.yaml"  # the same model
 
 
 class SetupError(RuntimeError):
@@ -49,12 +50,14 @@ class Setup:
         python: The interpreter that has everything.
         env: The environment of all parts; pip finds the weights there, and no network.
         job: The YAML of the job.
+        code: The YAML of the job with code in a sandbox.
         notes: Lines for the report.
     """
 
     python: str
     env: dict[str, str]
     job: str
+    code: str
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -90,14 +93,14 @@ class Setup:
                 f"{python} has no Gymnast with its test tools, and there are no wheels for Python "
                 f"{sys.version_info[0]}.{sys.version_info[1]} in {WHEELS}. Run "
                 "benchmarks/gpu_wheels.sh on a machine with a network (for Python 3.12), or: "
-                "pip install -c constraints.txt -e '.[test,bench]' liger-kernel"
+                "pip install -c constraints.txt -e '.[test,bench,gpu]'"
             )
         weights = join_weights()
         if weights is None:
             notes.append(f"The weights are not all in .gpu/: the job is {WITHOUT_WEIGHTS}.")
-            return cls(python, env, WITHOUT_WEIGHTS, notes)
+            return cls(python, env, WITHOUT_WEIGHTS, WITHOUT_WEIGHTS, notes)
         env |= {"PIP_FIND_LINKS": str(weights.parent), "GYMNAST_CACHE": str(FOLDER / "cache")}
-        return cls(python, env, MADE_OF_WEIGHTS, notes)
+        return cls(python, env, MADE_OF_WEIGHTS, CODE_OF_WEIGHTS, notes)
 
 
 def install(python: str, wheels: list[Path], env: dict[str, str]) -> str:

@@ -80,6 +80,11 @@ def random_model(name: str, device: str) -> Any:
     return model.to(device).eval()
 
 
+def card_name(device: str) -> str:
+    """Return the name of the device, for goals and notes."""
+    return torch.cuda.get_device_name() if device == "cuda" else "CPU"
+
+
 def synchronize(device: str) -> None:
     """Wait until the device has computed everything it was given."""
     if device == "cuda":

@@ -1,8 +1,8 @@
 """Download what a GPU machine without a network lacks; see gpu_wheels.sh.
 
-The list of packages is not written down: it follows from the requirements of Gymnast's own wheel,
-TRL and Liger, down to the packages that gpu_machine.txt says are there. Versions are those of
-constraints.txt.
+The list of packages is not written down: it follows from the requirements of Gymnast's own wheel
+with `EXTRAS` and of TRL, down to the packages that gpu_machine.txt says are there. Versions are
+those of constraints.txt.
 """
 
 import argparse
@@ -34,8 +34,7 @@ from gpu_machine import (
 )
 from gpu_run import commit_name
 
-EXTRAS = ("demo", "lora")  # of Gymnast, for the job
-LIGER = "liger-kernel==0.8.5"
+EXTRAS = ("demo", "gpu", "lora")  # of Gymnast: for the job, and the kernels
 PART_BYTES = 50 * 2**20
 PYTHON = ".".join(map(str, PYTHON_VERSION))
 
@@ -88,7 +87,7 @@ def download_closure(folder: Path) -> list[Path]:
     present = machine_packages()
     bench = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     trl = next(line for line in bench["bench"] if line.startswith("trl=="))
-    pending = [Requirement(trl), Requirement(LIGER)]
+    pending = [Requirement(trl)]
     pending += requirements(build_gymnast(folder), EXTRAS)
     seen: dict[str, set[str]] = {}
     while pending:

@@ -13,7 +13,7 @@ import gymnasium
 import torch
 
 from gymnast.agents import Agent, TransformersAgent
-from gymnast.agents.engine import engine
+from gymnast.agents.engine import rows_executor
 from gymnast.agents.engine.sampling import sample
 from gymnast.envs import Environment, Renderer
 from gymnast.trainers import collect
@@ -65,7 +65,7 @@ class GymnastSide:
     def __init__(self, model: Any, workload: Workload, *, deterministic: bool = False) -> None:
         self._workload = workload
         self._deterministic = deterministic
-        self._agent = TransformersAgent(model)
+        self._agent = TransformersAgent(model, executor="rows")  # whose tokens can be forced
         self._meter = Meter(model)
         self._renderer = Renderer(workload.tokenizer)
         self._environment = Environment.from_tools([lookup], reward=lambda episode: 0.0)
@@ -76,7 +76,7 @@ class GymnastSide:
         self._agent.weights_changed()
         agent = Forced(self._agent, Script(self._workload))
         with (
-            patch.object(engine, "sample", agent.force(sample)),
+            patch.object(rows_executor, "sample", agent.force(sample)),
             self._meter.measure() as cost,
         ):
             found = asyncio.run(self._collect(agent))

@@ -103,15 +103,19 @@ class Sampled:
 
 @dataclass(frozen=True)
 class EngineTimes:
-    """Seconds since the executor was made.
+    """Seconds, and a count, since the executor was made.
 
     Attributes:
         device_s: Of the device computing steps; on a CPU, of launching them.
         wait_s: Of the engine's thread waiting for the device.
+        capture_s: Of that thread capturing CUDA graphs.
+        captures: The number of graphs that were captured.
     """
 
     device_s: float = 0.0
     wait_s: float = 0.0
+    capture_s: float = 0.0
+    captures: int = 0
 
 
 class Executor(Protocol):

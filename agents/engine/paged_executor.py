@@ -256,7 +256,8 @@ class PagedExecutor:
     @property
     def times(self) -> EngineTimes:
         """See `Executor`."""
-        return EngineTimes(self._device_s, self._wait_s)
+        static = self.static
+        return EngineTimes(self._device_s, self._wait_s, static.capture_s, static.captures)
 
     # --- Memory
 

@@ -247,6 +247,7 @@ class StaticStep:
     Attributes:
         graph_error: Why steps are not captured, in a line; None if they are.
         captures: Graphs that were captured so far.
+        capture_s: Seconds that their captures took, compiling their kernels included.
     """
 
     def __init__(
@@ -270,6 +271,7 @@ class StaticStep:
         device = self.device = model.device
         self.junk_slot = slots
         self.captures = 0
+        self.capture_s = 0.0
         self.graph_error: str | None = None
         self._attention = attention
         self._pages_in_use = 0  # of the longest row of a launch; for plain attention
@@ -421,9 +423,11 @@ class StaticStep:
         if not self._use_graphs:
             return None
         if shape not in self._graphs:
+            began = time.perf_counter()
             try:
                 self._graphs[shape] = self._capture(shape)
                 self.captures += 1
+                self.capture_s += time.perf_counter() - began
             except RuntimeError as error:  # a value that is read, a size that depends on values
                 self._use_graphs = False
                 self._graphs.clear()

@@ -1,22 +1,34 @@
 """The programs of gpu.sh measure what their figures name; here tiny, on the CPU."""
 
+import asyncio
 import importlib.util
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import gpu_episodes
 import gpu_job
+import gpu_logprobs
 import gpu_sampling
 import gpu_training
-from gpu_figures import Figure, parse_figure
+from gpu_engine import check_path, make_agent
+from gpu_episodes import busy_threads, play_all
+from gpu_figures import Figure, Goal, parse_figure
 from gpu_models import SHAPES, TINY, random_model, training_flops
 from gpu_sampling import CASES, GROUP_SIZE, Case, make_prompts, measure_engine, tiny
+from gymnast.agents import TransformersAgent
 from train_step_batch import batch
 
 ROOT = Path(__file__).parents[2]
+SHORT = replace(
+    gpu_episodes.tiny(gpu_episodes.CASES[0]), in_flight=12, enough=4, most_turns=2, prompt_tokens=8
+)
 
 
 def figures(out: str) -> list[Figure]:
@@ -28,12 +40,35 @@ def named(found: list[Figure], name: str) -> list[Figure]:
 
 
 def test_a_figure_is_read_back_from_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    made = [Figure("case: a", "rate", 1234.5, "tokens/s", "a | b"), Figure("b", "rate", None)]
+    made = [
+        Figure("case: a", "rate", 1234.5, "tokens/s", "a | b", ">= 1 on an H200"),
+        Figure("b", "rate", None),
+    ]
     for figure in made:
         figure.report()
     out = capsys.readouterr().out
     assert figures(f"other output\n{out}") == made
     assert [figure.shown for figure in made] == ["1,234 tokens/s", "not measured"]
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "card", "shown"),
+    [
+        (Goal(100), 100.0, "NVIDIA H200", ">= 100 x on an H200: met"),
+        (Goal(100), 99.0, "NVIDIA H200", ">= 100 x on an H200: missed"),
+        (Goal(100), 99.0, "NVIDIA H100 80GB HBM3", ">= 100 x on an H100: missed"),
+        (Goal(100, memory_bound=True), 70.0, "NVIDIA H100 NVL", ">= 70 x on an H100: met"),
+        (Goal(100, memory_bound=True), 70.0, "NVIDIA H200", ">= 100 x on an H200: missed"),
+        (Goal(0.5, at_least=False), 0.5, "NVIDIA H200", "<= 0.5 x on an H200: met"),
+        (Goal(0.5, at_least=False), 0.6, "NVIDIA H200", "<= 0.5 x on an H200: missed"),
+        (Goal(0.5, at_least=False), float("nan"), "NVIDIA H200", "<= 0.5 x on an H200: missed"),
+        (Goal(100), float("nan"), "NVIDIA H200", ">= 100 x on an H200: missed"),
+        (Goal(100), None, "NVIDIA H200", ">= 100 x on an H200"),
+        (Goal(100), 500.0, "NVIDIA L4", ">= 100 x on an H200"),
+    ],
+)
+def test_goals_are_for_their_card(goal: Goal, value: float | None, card: str, shown: str) -> None:
+    assert goal.compare(value, "x", card) == shown
 
 
 def test_every_workload_of_the_goals_is_a_case() -> None:
@@ -92,6 +127,74 @@ def test_the_engine_and_generate_are_measured(capsys: pytest.CaptureFixture[str]
     for figure in [*engine, *generate]:
         assert figure.value is not None and figure.value > 0
         assert (figure.unit, figure.note) == ("tokens/s", "8 tokens an episode")
+    assert [figure.goal[:11] for figure in engine] == [">= 17,000 t", ">= 14,000 t"]
+    shares = named(found, "device share")
+    assert len(shares) == 2 and all(0 < (figure.value or 0) < 1 for figure in shares)
+
+
+@pytest.mark.parametrize("executor", ["rows", "pages"])
+def test_a_figure_of_another_path_is_refused(executor: Literal["rows", "pages"]) -> None:
+    agent = TransformersAgent(random_model(TINY, "cpu"), executor=executor, kv_budget_bytes=10**7)
+    with pytest.raises(RuntimeError, match="rows" if executor == "rows" else "CUDA graphs"):
+        check_path(agent, "cuda", [agent.metrics()])
+
+
+def test_the_agent_has_a_row_for_every_episode() -> None:
+    agent = make_agent(random_model(TINY, "cpu"), "cpu", 100, 64)
+    check_path(agent, "cpu", [])
+    with busy_threads(0):
+        ready, ended = asyncio.run(play_all(agent, SHORT, 12, 60.0, seed=0))
+    assert ended == 12
+    assert ready.wall_s > 0 and 0 < ready.device_s < ready.wall_s and ready.tokens > 0
+
+
+def test_only_time_with_enough_ready_requests_counts() -> None:
+    agent = make_agent(random_model(TINY, "cpu"), "cpu", 12, 64)
+    never = replace(SHORT, enough=13)
+    ready, ended = asyncio.run(play_all(agent, never, 12, 60.0, seed=0))
+    assert ended == 12
+    assert (ready.wall_s, ready.device_s, ready.tokens) == (0, 0, 0)
+
+
+def test_episodes_end_with_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+    case = replace(gpu_episodes.tiny(gpu_episodes.CASES[0]), tool_s=(60.0, 60.0), enough=9)
+    gpu_episodes.measure(random_model(TINY, "cpu"), "cpu", 0.5, case=case)
+    (figure,) = figures(capsys.readouterr().out)
+    assert figure.value is None
+    assert "never ready" in figure.note and figure.goal == ">= 0.9 on an H200"
+
+
+def test_episodes_with_busy_tools_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "qwen3-0.6b-tools-8-threads"
+    assert gpu_sampling.main(["--device", "cpu", "--tiny", "--cases", name]) == 0
+    found = figures(capsys.readouterr().out)
+    (share,) = named(found, gpu_episodes.SHARE)
+    assert 0.3 < (share.value or 0) < 1.1  # a launch is counted whole where it was read
+    assert share.goal == ">= 0.75 on an H200"
+    assert named(found, gpu_episodes.RATE)[0].value
+
+
+def test_sampler_and_learner_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--device", "cpu", "--tiny", "--cases", gpu_logprobs.NAME]
+    assert gpu_sampling.main(arguments) == 0
+    found = {figure.name: figure for figure in figures(capsys.readouterr().out)}
+    values = {name: figure.value or 0.0 for name, figure in found.items()}
+    goals = {"bfloat16 head": "<= 0.014 nats", "float32 head": "<= 0.008 nats"}
+    for head, goal in goals.items():
+        assert found[f"sampler to learner, {head}"].goal.startswith(goal)
+        assert 0 < values[f"sampler to learner, {head}"] < 0.014
+        own = values[f"model's own forward to float32, {head}"]
+        assert 0 < values[f"sampler to float32, {head}"] <= 1.2 * own
+    kinds = ("sampler", "learner", "model's own forward")
+    for kind in kinds:  # logits are rounded less
+        near, far = (
+            values[f"{kind} to float32, {head}"] for head in ("float32 head", "bfloat16 head")
+        )
+        assert near < far
+
+
+def test_at_least_4096_logprobs_are_compared() -> None:
+    assert gpu_logprobs.CASE.episodes * gpu_logprobs.CASE.sampled_tokens >= 4096
 
 
 def test_a_case_without_time_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,8 +205,8 @@ def test_a_case_without_time_is_not_measured(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_case_ends_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
-    case = Case(TINY, 8, prompt_tokens=2000, shared_tokens=0)
-    measure_engine(random_model(TINY, "cpu"), case, "cpu", seconds=0.0)
+    case = Case(TINY, 8, 1, prompt_tokens=2000, shared_tokens=0)
+    measure_engine(random_model(TINY, "cpu"), "cpu", 0.0, case=case)
     (figure,) = figures(capsys.readouterr().out)
     assert figure.value is None
     assert "took longer than 0 s" in figure.note
@@ -111,8 +214,8 @@ def test_a_case_ends_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_sampled_tokens_are_cut_to_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    case = Case(TINY, 8, prompt_tokens=20, shared_tokens=20, sampled_tokens=4000)
-    measure_engine(random_model(TINY, "cpu"), case, "cpu", seconds=8.0)
+    case = Case(TINY, 8, 1, prompt_tokens=20, shared_tokens=20, sampled_tokens=4000)
+    measure_engine(random_model(TINY, "cpu"), "cpu", 8.0, case=case)
     found = figures(capsys.readouterr().out)
     (figure,) = named(found, "engine")
     assert figure.value is not None
@@ -123,9 +226,10 @@ def test_sampled_tokens_are_cut_to_the_time(capsys: pytest.CaptureFixture[str]) 
 def test_a_failing_case_leaves_the_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Case(TINY, 8, prompt_tokens=5000, shared_tokens=0)  # longer than the model takes
-    monkeypatch.setattr(gpu_sampling, "CASES", [broken, Case(TINY, 8, sampled_tokens=8)])
-    assert gpu_sampling.main(["--device", "cpu"]) == 1
+    broken = Case(TINY, 8, 1, prompt_tokens=5000, shared_tokens=0)  # longer than the model takes
+    good = Case(TINY, 8, 1, sampled_tokens=8)
+    monkeypatch.setattr(gpu_sampling, "CASES", [broken, good])
+    assert gpu_sampling.main(["--device", "cpu", "--cases", broken.name, good.name]) == 1
     found = named(figures(capsys.readouterr().out), "engine")
     assert [figure.value is None for figure in found] == [True, False]
     assert "UsageError" in found[0].note
@@ -146,6 +250,21 @@ def test_training_steps_are_measured(capsys: pytest.CaptureFixture[str]) -> None
     with_trl = importlib.util.find_spec("trl") is not None
     assert measured == ({"Gymnast", "TRL"} if with_trl else {"Gymnast"})
     assert len(steps) == len(gpu_training.SIDES)
+
+
+def test_the_sandbox_of_a_job_is_named() -> None:
+    assert gpu_job.strongest_sandbox(ROOT / "examples/arithmetic.yaml") == ""
+    named = gpu_job.strongest_sandbox(ROOT / "examples/code.yaml")
+    assert re.fullmatch(r"\w+Sandbox|none: .+", named)
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds", "judged"), [("finished", 61.0, "missed"), ("interrupted", 50.0, "")]
+)
+def test_only_a_finished_job_meets_its_goal(ending: str, seconds: float, judged: str) -> None:
+    text = gpu_job.compare_with_goal("arithmetic.yaml", seconds, ending == "finished", "H200")
+    assert text == "<= 60 s on an H200" + (f": {judged}" if judged else "")
+    assert gpu_job.compare_with_goal("tiny.yaml", seconds, True, "H200") == ""
 
 
 @pytest.mark.slow

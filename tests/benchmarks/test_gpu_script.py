@@ -63,6 +63,20 @@ def test_parts_share_the_time_that_is_left() -> None:
     assert part_seconds(-3, names) == 1.0
 
 
+def test_every_part_has_a_command() -> None:
+    for name in gpu_run.SHARES:
+        command = gpu_run.part_command(name, "python", "cuda", ["job.yaml", "code.yaml"], 100.0)
+        assert command[0] == "python"
+        assert (f"{name}.yaml" in command) == (name in ("job", "code"))
+
+
+def test_the_main_job_may_take_as_long_as_its_goal() -> None:
+    left, goal = gpu_run.TOTAL_S - gpu_run.RESERVE_S - gpu_run.KILL_S, 60.0
+    share = gpu_run.SHARES["job"] / sum(gpu_run.SHARES.values()) * left
+    command = gpu_run.part_command("job", "python", "cuda", ["job.yaml", "code.yaml"], share)
+    assert float(command[-1]) >= goal
+
+
 def test_a_part_gives_its_figures_and_prints_as_it_goes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -117,11 +131,12 @@ def test_tests_are_counted(line: str, counts: dict[str, int]) -> None:
 
 
 def test_the_page_has_one_table_and_the_failures() -> None:
-    good = PartResult("sampling", "python a.py", 12.4, [Figure("A | B", "rate", 5.0, "tokens/s")])
+    figure = Figure("A | B", "rate", 5.0, "tokens/s", "n", ">= 4 tokens/s")
+    good = PartResult("sampling", "python a.py", 12.4, [figure])
     bad = PartResult("job", "python b.py", 3.0, failure="exit code 1", tail=["```", "why"])
     page = make_page(["H100, driver 580.", "Commit abc."], [good, bad], 16.0)
-    assert "| sampling | A \\| B | rate | 5 tokens/s |  |" in page
-    assert "| job | whole part | time | 3 s | FAILED: exit code 1 |" in page
+    assert "| sampling | A \\| B | rate | 5 tokens/s | >= 4 tokens/s | n |" in page
+    assert "| job | whole part | time | 3 s |  | FAILED: exit code 1 |" in page
     assert page.count("| part | case | figure |") == 1
     assert page.index("H100") < page.index("| part |") < page.index("## job: exit code 1")
     assert "```text\n'''\nwhy\n```" in page
@@ -154,7 +169,7 @@ def test_the_job_needs_all_parts_of_the_weights(folder: Path) -> None:
         part.parent.mkdir()
         part.write_bytes(whole[1000 * (number - 1) : 1000 * number])
     setup = Setup.prepare(sys.executable)
-    assert setup.job == "examples/arithmetic.yaml"
+    assert (setup.job, setup.code) == ("examples/arithmetic.yaml", "examples/code.yaml")
     assert setup.env["PIP_NO_INDEX"] == "1"
     joined = Path(setup.env["PIP_FIND_LINKS"]) / "a-1-py3-none-any.whl"
     assert joined.read_bytes() == whole

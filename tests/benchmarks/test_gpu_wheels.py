@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 import gpu_wheels
@@ -37,6 +39,16 @@ def test_requirements_are_those_of_the_machine(tmp_path: Path) -> None:
     assert found == ["always", "new", "wanted"]
 
 
+def test_the_kernels_travel() -> None:
+    """All that the extra `gpu` requires is on the machine, or among the wheels."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = pyproject["project"]["optional-dependencies"]["gpu"]
+    assert {Requirement(each).name for each in named} == {"triton", "liger-kernel"}
+    assert "gpu" in gpu_wheels.EXTRAS
+    present = gpu_wheels.machine_packages()
+    assert "triton" in present and "liger-kernel" not in present
+
+
 def test_a_version_that_the_machine_lacks_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +57,6 @@ def test_a_version_that_the_machine_lacks_is_refused(
     monkeypatch.setattr(
         gpu_wheels, "build_gymnast", lambda folder: wheel_requiring(folder, "torch>=99")
     )
-    monkeypatch.setattr(gpu_wheels, "LIGER", "torch>=2")
     with pytest.raises(SystemExit, match="torch>=99"):
         gpu_wheels.download_closure(tmp_path)
 
@@ -73,6 +84,7 @@ def test_the_wheels_install_without_an_index(tmp_path: Path) -> None:
     }
     present = gpu_wheels.machine_packages()
     assert not versions.keys() & present.keys()
+    assert versions.keys() >= {"gymnast-rl", "liger-kernel", "trl", "gguf"}
     for wheel in wheels:
         extras = gpu_wheels.EXTRAS if wheel.name.startswith("gymnast_rl-") else ()
         for requirement in gpu_wheels.requirements(wheel, extras):
