@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gymnast.agents import PolicyAgent
+from gymnast.agents import PolicyAgent, place_model
 from gymnast.agents.backends import CHAT, agent_for, find_backend
 from gymnast.agents.chat import make_chat_agent
 from gymnast.agents.loading.load import load_tokenizer
@@ -85,7 +85,7 @@ def evaluate(
     kept = together(accelerator, lambda: _begin(config, task, folder))[0]
     if chat is not None:
         chat.check_reached()
-    model = model_of(config, tokenizer).to(accelerator.device) if chat is None else None
+    model = place_model(model_of(config, tokenizer), accelerator.device) if chat is None else None
     agent = _policy_agent(config, model, tokenizer) if chat is None else cast(PolicyAgent, chat)
     rollouts = SharedRollouts(accelerator, agent, task.make_env, Stopping(), workers)
     if model is not None:
