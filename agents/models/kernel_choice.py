@@ -50,9 +50,9 @@ def request_kernels(model: Any, kernels: str) -> None:
         kernels: "auto", "liger" or "none".
 
     Raises:
-        ModelError: It is none of these, or liger-kernel is requested and not installed.
+        ModelError: It is none of these.
     """
-    check_kernels(kernels)
+    _check_name(kernels)
     setattr(_without_adapters(model), _REQUEST, kernels)
 
 
@@ -62,12 +62,15 @@ def check_kernels(kernels: str) -> None:
     Raises:
         ModelError: It is not known, or liger-kernel is requested and not installed.
     """
-    if kernels not in get_args(KernelChoice):
-        raise ModelError(
-            f"kernels: must be one of {', '.join(get_args(KernelChoice))}, got {kernels!r:.100}"
-        )
+    _check_name(kernels)
     if kernels == "liger":
         liger_kernels()
+
+
+def _check_name(kernels: str) -> None:
+    known = get_args(KernelChoice)
+    if kernels not in known:
+        raise ModelError(f"kernels: must be one of {', '.join(known)}, got {kernels!r:.100}")
 
 
 def requested_kernels(model: Any) -> str:
@@ -107,8 +110,8 @@ def fuse_as_requested(model: Any) -> None:
     if request == "liger":
         if not on_device:
             raise ModelError(
-                f"kernels: is liger, whose kernels run on a GPU ({DEVICE}), and the model is on "
-                f"{model.device}. Set model.kernels (kernels= of load_model) to auto or none."
+                f"model.kernels: is liger, which needs a GPU ({DEVICE}), and the model is on "
+                f"{model.device}. Set it (kernels= of load_model) to auto or none."
             )
         require_kernels(model)
     elif on_device and find_spec("liger_kernel") is None:
@@ -136,17 +139,17 @@ def require_kernels(model: Any, kernels: Kernels | None = None) -> None:
     fused = use_fused_modules(model, kernels)
     if not fused:
         raise ModelError(
-            f"kernels: is liger, and {name} has no RMSNorm, gated MLP or rotary embedding of a "
-            "known form. Set model.kernels (kernels= of load_model) to auto or none."
+            f"model.kernels: is liger, and {name} has no RMSNorm, gated MLP or rotary embedding of "
+            "a known form. Set it (kernels= of load_model) to auto or none."
         )
     try:
         plain, own = distances_from_float64(model)
     except Exception as error:  # of a compiler, a driver
         use_plain_modules(model)
         raise ModelError(
-            f"kernels: is liger, and its kernels fail for {name} on {model.device} "
-            f"({type(error).__name__}: {first_line(error)}). Set model.kernels (kernels= of "
-            "load_model) to auto or none."
+            f"model.kernels: is liger, and its kernels fail for {name} on {model.device} "
+            f"({type(error).__name__}: {first_line(error)}). Set it (kernels= of load_model) to "
+            "auto or none."
         ) from error
     _report(fused, plain, own, logger.info if _near(plain, own) else logger.warning)
 

@@ -1,6 +1,7 @@
 """Fused modules without a GPU: the same calls, computed by PyTorch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,15 +18,14 @@ def plain_kernels(device: str = "cpu", called: list[str] | None = None) -> Kerne
         called: Gets the name of each call.
     """
 
-    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any) -> Any:
-            if called is not None:
-                called.append(function.__name__)
-            return function(*args)
+    computations = (partial(_noted, function, called) for function in (normalize, gate, rotate))
+    return Kernels("PyTorch", frozenset({device}), *computations)
 
-        return noted
 
-    return Kernels("PyTorch", frozenset({device}), noting(normalize), noting(gate), noting(rotate))
+def _noted(function: Callable[..., Any], called: list[str] | None, *args: Any) -> Any:
+    if called is not None:
+        called.append(function.__name__)
+    return function(*args)
 
 
 def normalize(
