@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from types import FunctionType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import nn
@@ -174,7 +174,8 @@ def liger_kernels() -> Kernels:
             f"({first_line(error)}); install it with `pip install gymnast-rl[gpu]`, or set kernels "
             "to none"
         ) from error
-    return LIGER
+    kernels: Kernels = cast(Any, LIGER)
+    return kernels
 
 
 def use_fused_modules(model: Any, kernels: Kernels | None = None) -> FusedModules:

@@ -61,7 +61,10 @@ def normalized(dtype: torch.dtype, width: int, offset: float, casting: Casting) 
 
 def gated(dtype: torch.dtype, width: int, activation: Activation) -> Pair:
     """A gated activation, of what two layers return."""
-    functions = {"silu": F.silu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+    functions: dict[str, Any] = {
+        "silu": F.silu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    }
     return _pair(
         list(_drawn(dtype, (2, 5, width), (2, 5, width))),
         lambda gate, up: [kernels().gate(1 * gate, 1 * up, activation)],

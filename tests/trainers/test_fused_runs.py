@@ -50,7 +50,7 @@ class Metrics:
 
 def run(model: Any, tokenizer: Any, folder: Path | None = None, **settings: Any) -> list[Any]:
     """The metrics of two steps."""
-    seen = Metrics()
+    seen: Any = Metrics()
     small: dict[str, Any] = {
         "algorithm": make_algorithm("grpo", kl=Kl(0.1)),
         "group_size": 4,
@@ -60,7 +60,8 @@ def run(model: Any, tokenizer: Any, folder: Path | None = None, **settings: Any)
     }
     given = small | settings
     Trainer(model, tokenizer, Short, ROWS, observer=seen, output_dir=folder, **given).train()
-    return seen.steps
+    steps: list[Any] = seen.steps
+    return steps
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
