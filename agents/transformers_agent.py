@@ -34,6 +34,7 @@ from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.models.copies import copied, take_weights
 from gymnast.agents.models.evaluation_mode import evaluate
+from gymnast.agents.models.kernel_choice import fuse_as_requested
 from gymnast.agents.models.routing import Routers
 from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError, first_line
@@ -149,6 +150,7 @@ class TransformersAgent:
         self._turn: Literal["rests", "samples", "waits"] = "rests"
         self._folding = ExitStack()  # holds what unfolds adapters, while they are folded
         self.model = model = model if device is None else copied(model, device)
+        fuse_as_requested(model)
         self.tokenizer = tokenizer
         self.unused_ids = [] if tokenizer is None else unused_ids_of(tokenizer, model)
         longest = longest_context(model.config) or context_length or LONGEST_CONTEXT

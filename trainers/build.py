@@ -181,6 +181,7 @@ def model_of(config: RunConfig, tokenizer: Any) -> Any:
             config.model.name,
             dtype=config.model.dtype,
             float32_head=config.model.float32_head,
+            kernels=config.model.kernels,
             lora=lora.model_dump() if lora is not None else None,
             tokenizer=tokenizer,
             seed=config.seed,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gymnast.agents import PolicyAgent
+from gymnast.agents import PolicyAgent, place_model
 from gymnast.agents.backends import CHAT, agent_for, find_backend
 from gymnast.agents.chat import make_chat_agent
 from gymnast.agents.loading.load import load_tokenizer
@@ -89,7 +89,7 @@ def evaluate(
     share = _episodes(task, settings, process, processes)
     at_once = config.trainer.episodes_at_once(share, accelerator.device)
     settings = replace(settings, concurrency=at_once)
-    model = model_of(config, tokenizer).to(accelerator.device) if chat is None else None
+    model = place_model(model_of(config, tokenizer), accelerator.device) if chat is None else None
     agent = (
         _policy_agent(config, model, tokenizer, at_once)
         if chat is None

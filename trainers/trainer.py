@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from gymnast.agents import PolicyAgent
+from gymnast.agents import PolicyAgent, place_model
 from gymnast.agents.backends import agent_for, leaves_budget_open
 from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.policy import kv_beside_model, kv_held, kv_while_learning
@@ -197,7 +197,7 @@ class Trainer:
         # Who learns, and who samples
         divided = asked_to_divide()
         self.accelerator = launched(make_trackers(trackers, path))
-        model.to(self.accelerator.device)
+        place_model(model, self.accelerator.device)
         teaching = teacher_model(learned.teacher, tokenizer, environment, self.sampling.temperature)
         self.learner = Learner(
             *(model, self.accelerator, learned, settings.learning),

@@ -25,6 +25,7 @@ from gymnast.agents.loading.model_source import (
 )
 from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.models.float32_head import use_float32_head
+from gymnast.agents.models.kernel_choice import check_kernels, request_kernels
 from gymnast.errors import ModelError
 
 TINY = "tiny:"
@@ -42,6 +43,7 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     lora: Mapping[str, Any] | None = None,
     float32_head: bool = False,
+    kernels: str = "auto",
     chat_template: str | None = None,
     tokenizer: Any = None,
     seed: int = 0,
@@ -58,6 +60,10 @@ def load_model(
             `extra` has further options of peft's `LoraConfig`, such as `{"use_rslora": True}`.
         float32_head: Compute the head, whose product the logits are, in float32 although the model
             is in half precision, when sampling and when training; saved models stay as they are.
+        kernels: Compute norms, MLPs and rotary embeddings by liger-kernel once the model is on a
+            GPU: "auto" where it is installed and as exact as the plain modules, "liger" or an
+            error, "none" never. The trainer and agents decide it; in a loop of your own
+            `gymnast.agents.place_model(model, "cuda")` does.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
         tokenizer: The result of `load_tokenizer`, so that it is not loaded twice.
         seed: Of the adapters' initialisation; the global random state is left as it was.
@@ -69,10 +75,12 @@ def load_model(
         ModelError: The model cannot be found, read or used; the message says what to do.
     """
     torch_dtype = _torch_dtype(dtype)
+    check_kernels(kernels)
     settings = adapter_settings(lora) if lora is not None else None
     if tokenizer is None:
         tokenizer = load_tokenizer(name, chat_template=chat_template)
     model = _load_weights(name, torch_dtype)
+    request_kernels(model, kernels)
     if float32_head:
         use_float32_head(model)
     if settings is not None:

@@ -88,6 +88,7 @@ OTHER_NAMES = {
     "model_name_or_path": "model.name",
     "model_path": "model.name",
     "torch_dtype": "model.dtype",
+    "use_liger_kernel": "model.kernels",
     "r": "model.lora.rank",
     "lora_r": "model.lora.rank",
     "lora_rank": "model.lora.rank",

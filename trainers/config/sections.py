@@ -98,6 +98,9 @@ class ModelSection(Settings):
     float32_head: bool = False
     """Compute logits in float32 although the model is in half precision, so that the engine and the
     trainer agree better on log-probabilities."""
+    kernels: Literal["auto", "liger", "none"] = "auto"
+    """On a GPU, compute norms, MLPs and rotary embeddings by liger-kernel: "auto" where it is
+    installed and as exact as the plain modules, "liger" always or an error, "none" never."""
     lora: LoraSection | None = None
     """Train adapters in place of all weights."""
     chat_template: Annotated[Text, TEMPLATE] | None = None

@@ -6,6 +6,8 @@ from typing import Any, Literal
 import torch
 from accelerate import Accelerator
 
+from gymnast.agents.models.fused import has_fused_modules
+from gymnast.agents.models.kernel_choice import place_model
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.distributed.divided import Divided
@@ -98,10 +100,17 @@ def compared_with(
     if algorithm.teacher is not None:
         if algorithm.teacher.is_base:
             check_base(model)
-        here = isinstance(teacher_model, torch.nn.Module)
-        other = teacher_model.to(model.device) if here else teacher_model
-        teaching = Teaching.of(algorithm.teacher, model, other, **how)
+        if isinstance(teacher_model, torch.nn.Module):
+            teacher_model = _placed_like(model, teacher_model)
+        teaching = Teaching.of(algorithm.teacher, model, teacher_model, **how)
     return reference, teaching
+
+
+def _placed_like(model: Any, teacher_model: Any) -> Any:
+    """A teacher on the model's device, with plain modules where the model has such."""
+    if has_fused_modules(model):
+        return place_model(teacher_model, model.device)
+    return teacher_model.to(model.device)
 
 
 def copies(algorithm: Algorithm, model: Any) -> int:

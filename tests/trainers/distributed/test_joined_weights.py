@@ -10,12 +10,14 @@ from accelerate import Accelerator
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gymnast.agents.models.fused import use_fused_modules
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
-from gymnast.trainers.distributed.sharding import shard
+from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from model_families import tiny
 from model_gradients import episodes
+from plain_kernels import plain_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +66,20 @@ def test_layers_within_or_beside_one_another_are_divided_once(family: str) -> No
     logprobs = policy(batch)
     torch.testing.assert_close(logprobs.detach(), expected)
     logprobs.sum().backward()
+
+
+def test_fused_modules_have_the_gradients_of_whole_weights() -> None:
+    batch = micro_batch(episodes(), torch.device("cpu"))
+    whole_model = tiny("qwen3")
+    expected = Policy(whole_model)(batch)
+    expected.sum().backward()
+    model = tiny("qwen3")
+    use_fused_modules(model, plain_kernels())
+    policy = shard(Policy(model), model, Accelerator())
+    logprobs = policy(batch)
+    torch.testing.assert_close(logprobs, expected, rtol=1e-4, atol=1e-4)
+    logprobs.sum().backward()
+    named = dict(whole_model.named_parameters())
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        torch.testing.assert_close(whole(weight.grad), named[name].grad, rtol=1e-3, atol=1e-4)
