@@ -80,7 +80,8 @@ def rotated(dtype: torch.dtype, batch: int, heads: int, key_heads: int, width: i
 
     def turned(x: torch.Tensor) -> torch.Tensor:
         first, second = x.chunk(2, -1)
-        return x * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+        own: torch.Tensor = x * cos[:, None] + torch.cat([-second, first], -1) * sin[:, None]
+        return own
 
     def by_liger(q: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
         q, k = q.transpose(1, 2), k.transpose(1, 2)

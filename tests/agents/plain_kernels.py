@@ -60,7 +60,7 @@ class _Gate(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         with torch.enable_grad():
             given = [tensor.detach().clone().requires_grad_() for tensor in (gate, up)]
-            found = torch.autograd.grad(_gated(*given, ctx.activation), given, slope)
+            found = torch.autograd.grad(_gated(given[0], given[1], ctx.activation), given, slope)
         for tensor, gradient in zip((gate, up), found, strict=True):
             tensor.data.copy_(gradient)
         return gate, up, None
