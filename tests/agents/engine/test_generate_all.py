@@ -61,7 +61,8 @@ def test_cancelling_frees_all_their_places(model: Any, make_agent: MakeAgent) ->
             await calls
         before = agent.tokens_pushed
         await agent.generate([9, 10], Sampling(max_new_tokens=3))
-        assert agent.tokens_pushed - before < 30
+        # Its own tokens, and the steps that were under way.
+        assert agent.tokens_pushed - before < 100
         settled_at = agent.tokens_pushed
         await asyncio.sleep(0.05)
         assert agent.tokens_pushed == settled_at
