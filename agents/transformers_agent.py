@@ -452,7 +452,9 @@ def _unsupported(model: Any) -> str | None:
     """The reason why a model cannot sample over pages on its GPU, in a line; None if it can."""
     capability = torch.cuda.get_device_capability(model.device)
     for layer in layer_shapes(model).values():
-        reason = supported(layer.head_width, layer.value_width, layer.dtype, capability)
+        group = layer.heads // layer.key_heads
+        sizes = (layer.head_width, layer.value_width, layer.dtype)
+        reason = supported(*sizes, capability, group)
         if reason is not None:
             return reason
     return None
