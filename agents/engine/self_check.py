@@ -4,28 +4,30 @@ Kernels that few machines have run must not be able to train on wrong numbers.
 """
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from gymnast.agents.engine.engine import Engine
+from gymnast.agents.engine.paged_executor import PagedExecutor
 from gymnast.agents.engine.request import Request
 from gymnast.types import Completion, Sampling
 
 # Mean distances of log-probabilities, in nats, that rounding alone does not reach: several times
 # what two ways of computing the same model differ by.
 LIMITS = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
-PREFIX, SUFFIX, LONG = 40, 9, 1100  # tokens; a long row is divided along its keys
+PREFIX, SUFFIX, LONG = 300, 9, 1100  # tokens; a long row is divided along its keys
 SAMPLED = 8
 
 
 def check_engine(engine: Engine, model: Any, context_length: int) -> float:
     """Play three short requests, and compare them with the model's own forward.
 
-    Two of them share a prefix, and one is long. The engine is as good as new afterwards.
+    Two of them share a prefix, which is read once for both, and one is long. The engine is as good
+    as new afterwards.
 
     Args:
-        engine: With nothing to do, over `model`.
+        engine: With nothing to do, over `model`; its executor has pages.
         model: Of Transformers.
         context_length: The longest context with its completion, in tokens.
 
@@ -53,8 +55,13 @@ def check_engine(engine: Engine, model: Any, context_length: int) -> float:
     ]
     # The second begins when the prefix is there, and decodes next to the others.
     engine.waiting += requests
-    while not engine.idle:
-        engine.step()
+    paged = cast(PagedExecutor, engine.executor)
+    before, paged.worth_joining = paged.worth_joining, 0
+    try:
+        while not engine.idle:
+            engine.step()
+    finally:
+        paged.worth_joining = before
     engine.forget()
     differences = []
     for request in requests:
