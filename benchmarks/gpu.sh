@@ -4,7 +4,7 @@
 # to benchmarks/RESULTS_GPU.md, and into the folder $OUT if that is set.
 #
 #     benchmarks/gpu.sh                               all parts
-#     benchmarks/gpu.sh --only sampling training      some of tests, sampling, training, job, code
+#     benchmarks/gpu.sh --only sampling training      some of exactness, sampling, job, training, code, tests
 #     benchmarks/gpu.sh --only code --seconds 330     a part to its end
 #     benchmarks/gpu.sh --device cpu                  a trial of the script itself: tiny, writes nothing
 #

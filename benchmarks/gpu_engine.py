@@ -72,6 +72,7 @@ def report_engine(
     Figure(case, "device share", round(device_s / wall_s, 3), note=note).report()
     captures = sum(each["engine/captures"] for each in metrics)
     seconds = sum(each["time/engine/capture_s"] for each in metrics)
-    Figure(case, "graphs captured", captures, note=f"in {seconds:.2f} s").report()
+    note = f"in {seconds:.2f} s; sampled with {agent.executor!r}"
+    Figure(case, "graphs captured", captures, note=note).report()
     if agent.self_check_nats is not None:
         Figure(case, "self-check", agent.self_check_nats, "nats").report()

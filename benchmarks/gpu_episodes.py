@@ -209,20 +209,19 @@ def measure(model: Any, device: str, seconds: float, *, case: EpisodesCase) -> N
     Args:
         model: Of `random_model`.
         device: "cuda" or "cpu".
-        seconds: The most that everything may take together.
+        seconds: The most that all episodes may take together.
         case: The workload.
 
     Raises:
         RuntimeError: On a GPU, the engine does not sample over pages by CUDA graphs.
     """
-    deadline = time.perf_counter() + seconds
     longest = case.prompt_tokens + case.most_turns * (case.sampled_tokens[1] + RESULT_TOKENS)
     agent = make_agent(model, device, case.in_flight, longest)
     made = agent.metrics()
-    left = deadline - time.perf_counter()
+    deadline = time.perf_counter() + seconds
     with busy_threads(case.threads):
         # As many as are in flight: the graphs of few rows are captured when they end.
-        warm_up, _ = asyncio.run(play_all(agent, case, case.in_flight, WARM_UP_SHARE * left, 0))
+        warm_up, _ = asyncio.run(play_all(agent, case, case.in_flight, WARM_UP_SHARE * seconds, 0))
         left = max(0.1, deadline - time.perf_counter())
         began = time.perf_counter()
         ready, ended = asyncio.run(play_all(agent, case, case.episodes, left, 1))

@@ -56,8 +56,8 @@ class Case:
         sampled_tokens: Tokens sampled for each episode, if the time suffices.
         memory_bound: See `Goal`: reading weights, keys and values takes most of a step.
         generate: True to measure `model.generate` as well.
-        seconds: The most that the engine may take, without loading the model; if there is less
-            time, the cases share it in proportion to this.
+        seconds: The most that the calls of the engine may take, without loading the model and
+            compiling kernels; if there is less time, the cases share it in proportion to this.
     """
 
     model: str
@@ -198,15 +198,15 @@ def measure_engine(model: Any, device: str, seconds: float, *, case: Case) -> No
     Args:
         model: Of `random_model`.
         device: "cuda" or "cpu".
-        seconds: The most that everything may take together.
+        seconds: The most that all calls may take together.
         case: The workload.
 
     Raises:
         RuntimeError: On a GPU, the engine does not sample over pages by CUDA graphs.
     """
-    deadline = time.perf_counter() + seconds
     agent = make_agent(model, device, case.episodes, case.prompt_tokens + case.sampled_tokens)
     prompts = make_prompts(case, model.config.vocab_size)
+    deadline = time.perf_counter() + seconds
 
     def sample(new_tokens: int) -> Call | None:
         """Sample so many tokens an episode; return None after the deadline."""
