@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from gymnast.agents import place_model
+from gymnast.agents.models.kernel_choice import request_kernels
+
 
 def _qwen3(hidden: int, layers: int, heads: int, intermediate: int) -> Qwen3Config:
     return Qwen3Config(
@@ -77,7 +80,8 @@ def random_model(name: str, device: str) -> Any:
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return model.to(device).eval()
+    request_kernels(model, "auto")  # as load_model does
+    return place_model(model, device).eval()
 
 
 def card_name(device: str) -> str:

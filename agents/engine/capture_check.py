@@ -87,10 +87,8 @@ def reads_values(model: Any, routers: Routers | None = None) -> str | None:
 class _Operators(TorchDispatchMode):
     """Notes the first operator that reads a value or has a size that depends on values."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first: str | None = None
-        self.ignoring = False
+    first: str | None = None
+    ignoring = False
 
     def note(self, operation: str) -> None:
         """Note an operation, unless there was one before it."""

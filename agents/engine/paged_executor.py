@@ -22,7 +22,7 @@ from gymnast.agents.engine.executor import EngineTimes, Match, Part, Row, Sample
 from gymnast.agents.engine.paged_attention import PAGE, tiles
 from gymnast.agents.engine.pages import SCRATCH, Found, Page, PagePool
 from gymnast.agents.engine.request import Request
-from gymnast.agents.engine.sampling import Filters, filters_in, settings_of
+from gymnast.agents.engine.sampling import Filters, filters_in
 from gymnast.agents.engine.static_step import (
     NO_FILTERS,
     LayerShape,
@@ -140,8 +140,10 @@ class _Plan:
         count = len(sampling)
         inputs.sample_slot[:count] = [row.slot for row in sampling]
         if requests:
-            inputs.settings[:, :count] = np.array([settings_of(r.sampling) for r in requests]).T
-            seeds = np.array([request.seed for request in requests], dtype="<u8")
+            inputs.settings[:, :count] = np.array(
+                [request.draws.settings for request in requests]
+            ).T
+            seeds = np.array([request.draws.seed for request in requests], dtype="<u8")
             inputs.seeds[:, :count] = seeds.view("<i4").reshape(-1, 2).T
             inputs.begins[:count] = [len(request.context) for request in requests]
 
@@ -203,7 +205,10 @@ class PagedExecutor:
     ) -> None:
         layers = layer_shapes(model)
         self.page_bytes = sum(layer.page_bytes for layer in layers.values())
-        count = kv_budget_bytes // self.page_bytes
+        # More pages than all rows need twice over, the idle contexts included, are of no use.
+        count = min(
+            kv_budget_bytes // self.page_bytes, 2 * max_rows * -(-context_length // PAGE) + 2
+        )
         if count < 2:
             raise UsageError(
                 f"kv_budget_bytes={kv_budget_bytes}: a page of {PAGE} tokens of "

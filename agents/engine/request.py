@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from gymnast.agents.engine.sampling import Draw, seed_of
+from gymnast.agents.engine.sampling import Draws
 from gymnast.types import Completion, Sampling, VersionSpan
 
 
@@ -31,7 +31,7 @@ class Request:
     sampling: Sampling
     future: "Future[Completion]"
     limit: int
-    seed: int = field(init=False)  # 64 bits
+    draws: Draws = field(init=False)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     waited_s: float = 0.0
@@ -44,7 +44,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.context_ids = np.array(self.context, dtype=np.int64)
-        self.seed = seed_of(self.sampling)
+        self.draws = Draws(self.sampling)
         self.stop_ids = frozenset(self.sampling.stop_ids)
         self.arrived = time.perf_counter()
 
@@ -53,11 +53,6 @@ class Request:
         if not self.begun:
             self.begun = True
             self.waited_s = time.perf_counter() - self.arrived
-
-    @property
-    def draw(self) -> Draw:
-        """The settings of its next token."""
-        return Draw(self.sampling, self.seed, len(self.ids))
 
     @property
     def tokens(self) -> list[int]:

@@ -154,12 +154,10 @@ class RowsExecutor:
         requests = [row.request for row in rows if row.request is not None]
         if not requests:
             return []
-        draws = [request.draw for request in requests]
-        contexts = [
-            request.tokens if draw.reads_context else []
-            for request, draw in zip(requests, draws, strict=True)
-        ]
-        ids, logprobs = sample(logits, draws, contexts, self._unused)
+        draws = [request.draws for request in requests]
+        indices = [len(request.ids) for request in requests]
+        contexts = [request.tokens if request.draws.reads_context else [] for request in requests]
+        ids, logprobs = sample(logits, draws, indices, contexts, self._unused)
         return [
             Sampled(row, [token], [logprob])
             for row, token, logprob in zip(rows, ids, logprobs, strict=True)

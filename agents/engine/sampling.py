@@ -14,7 +14,6 @@ import math
 import operator
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +35,10 @@ _GREEDY = Sampling(temperature=0.0)
 
 # Up to this top-k its threshold is found without a sort.
 _LARGEST_UNSORTED_TOP_K = 256
+
+
+# A completion's random numbers are computed in blocks.
+_POINTS_AT_ONCE = 128
 
 
 # --- Random numbers
@@ -344,24 +347,40 @@ def _invert(
 # --- For callers that read their tokens at once
 
 
-@dataclass(frozen=True)
-class Draw:
-    """How one row samples: its request's settings and seed, and the index of the token."""
+class Draws:
+    """The settings of one completion, and the numbers that draw its tokens.
 
-    sampling: Sampling
-    seed: int
-    index: int
+    Args:
+        sampling: Of the completion.
+        seed: Of `seed_of`; by default that of the settings.
 
-    @property
-    def reads_context(self) -> bool:
-        """Whether what came before changes the distribution."""
-        return self.sampling.repetition_penalty != 1.0
+    Attributes:
+        reads_context: True if the tokens before change the distribution.
+    """
+
+    def __init__(self, sampling: Sampling, seed: int | None = None) -> None:
+        self.sampling = sampling
+        self.seed = seed_of(sampling) if seed is None else seed
+        self.settings = settings_of(sampling)
+        self.filters = filters_in([sampling])
+        self.reads_context = self.filters.penalised
+        self._points: list[float] = []
+        self._first = 0  # the index of the first of them
+
+    def point(self, index: int) -> float:
+        """Return the uniform number that draws the token after `index` others."""
+        if not 0 <= index - self._first < len(self._points):
+            # Many at once: NumPy takes as long for one.
+            indices = np.arange(index, index + _POINTS_AT_ONCE)
+            self._first, self._points = index, uniforms(self.seed, indices).tolist()
+        return self._points[index - self._first]
 
 
 @torch.inference_mode()
 def sample(
     logits: torch.Tensor,
-    draws: Sequence[Draw],
+    draws: Sequence[Draws],
+    indices: Sequence[int],
     contexts: Sequence[Sequence[int]],
     unused: torch.Tensor | None = None,
 ) -> tuple[list[int], list[float]]:
@@ -369,7 +388,8 @@ def sample(
 
     Args:
         logits: [S, V].
-        draws: How each row samples, S of them.
+        draws: Of each row's completion, S of them.
+        indices: The number of tokens sampled before in each completion, S of them.
         contexts: The tokens before, S of them; of draws that read none, empty ones.
         unused: Ids that are no tokens, which have no share in any distribution; None: there are
             none.
@@ -380,13 +400,9 @@ def sample(
     Raises:
         FloatingPointError: There is a NaN among the logits.
     """
-    samplings = [draw.sampling for draw in draws]
-    filters = filters_in(samplings)
-    points = uniforms(
-        np.array([draw.seed for draw in draws], dtype=np.uint64),
-        np.array([draw.index for draw in draws], dtype=np.int64),
-    )
-    packed = torch.tensor(RowSettings.pack(samplings, points)).to(logits.device)
+    filters = Filters(*map(any, zip(*(each.filters for each in draws), strict=True)))
+    rows = [(*each.settings, each.point(index)) for each, index in zip(draws, indices, strict=True)]
+    packed = torch.tensor(np.array(rows).T.copy()).to(logits.device)  # [6, S]
     ids, logprobs = choose(
         logits,
         RowSettings.unpack(packed),

@@ -146,10 +146,11 @@ class StateEngine:
         progress.borrowed = kept in self.cache.states and kept.cache is progress.cache
 
     def _sample(self, logits: dict[Request, torch.Tensor]) -> None:
-        draws = [request.draw for request in logits]
-        contexts = [request.tokens if request.draw.reads_context else [] for request in logits]
+        draws = [request.draws for request in logits]
+        indices = [len(request.ids) for request in logits]
+        contexts = [request.tokens if request.draws.reads_context else [] for request in logits]
         rows = torch.stack(list(logits.values()))
-        ids, logprobs = sample(rows, draws, contexts, self._unused)
+        ids, logprobs = sample(rows, draws, indices, contexts, self._unused)
         for request, token, logprob in zip(logits, ids, logprobs, strict=True):
             request.accept([token], [logprob], self.version)
             if request.finished:

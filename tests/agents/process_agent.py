@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from gymnast.agents import PolicyWeights
-from gymnast.agents.engine.sampling import Draw, sample, seed_of
+from gymnast.agents.engine.sampling import Draws, sample
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import InfrastructureError
 from gymnast.types import Completion, Sampling, VersionSpan
@@ -210,11 +210,10 @@ class Served:
         if self._changing:
             return None
         sampling = Sampling(**settings)
-        seed, ids, logprobs = seed_of(sampling), list[int](), list[float]()
+        draws, ids, logprobs = Draws(sampling), list[int](), list[float]()
         while len(ids) < min(sampling.max_new_tokens, self.context_length() - len(context)):
             logits = self._model(torch.tensor([context + ids]), use_cache=False).logits[:, -1]
-            draw = Draw(sampling, seed, len(ids))
-            (token,), (logprob,) = sample(logits, [draw], [context + ids])
+            (token,), (logprob,) = sample(logits, [draws], [len(ids)], [context + ids])
             ids.append(token)
             logprobs.append(logprob)
             if token in sampling.stop_ids:

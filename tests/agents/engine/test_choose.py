@@ -24,7 +24,7 @@ from transformers import (
 
 from fake_cuda import fake_cuda, waits
 from gymnast.agents.engine.sampling import (
-    Draw,
+    Draws,
     RowSettings,
     choose,
     filters_in,
@@ -343,7 +343,7 @@ def test_nan_logits_give_nan_logprobs(
     alone = chosen(logits[:1], [sampling], [0.3], seen[:1])
     assert torch.equal(ids[:1], alone[0]) and torch.equal(logprobs[:1], alone[1])
     with pytest.raises(FloatingPointError):
-        sample(logits, [Draw(sampling, seed=1, index=0)] * 3, [[1]] * 3)
+        sample(logits, [Draws(sampling, seed=1)] * 3, [0] * 3, [[1]] * 3)
 
 
 # --- A static step
