@@ -79,7 +79,8 @@ def reads_values(model: Any, routers: Routers | None = None) -> str | None:
     )
     with torch.no_grad():  # under inference_mode, operators come here without their parts
         step.step_on_padding(shape)  # buffers that are made once
-        with _Operators() as operators, _Calls(operators):
+        operators = _Operators()  # type: ignore[no-untyped-call]
+        with operators, _Calls(operators):
             step.step_on_padding(shape)
     return operators.first
 
