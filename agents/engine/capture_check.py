@@ -90,7 +90,7 @@ class _Operators(TorchDispatchMode):
     """Notes the first operator that reads a value or has a size that depends on values."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.first: str | None = None
         self.ignoring = False
 

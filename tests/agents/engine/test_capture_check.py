@@ -19,7 +19,7 @@ Operation = Callable[[torch.Tensor], Any]
 READING: dict[str, Operation] = {
     "item": lambda x: x.sum().item(),
     "item ": lambda x: 1 if (x > 0).any() else 2,
-    "item  ": lambda x: torch.arange(x.long().max()),
+    "item  ": lambda x: torch.arange(int(x.long().max())),
     "tolist": lambda x: x.tolist(),
     "cpu": lambda x: x.cpu(),
     "numpy": lambda x: x.numpy(),

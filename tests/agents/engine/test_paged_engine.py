@@ -147,7 +147,7 @@ def test_surplus_steps_are_dropped(model: Any, level: int) -> None:
         steps.append(count)
         return launch(parts, count)
 
-    engine.executor.launch = noting  # type: ignore[method-assign]
+    engine.executor.launch = noting  # type: ignore[method-assign,assignment]
 
     def force() -> None:
         engine._level = level

@@ -66,17 +66,20 @@ def page_of_another_row(*given: Any) -> torch.Tensor:
 
 def first_part_lost(*given: Any) -> torch.Tensor:
     *before, settings, pages = given
-    return attend_pages_plain(*before, replace(settings, window=512), pages)
+    changed: Any = (*before, replace(settings, window=512), pages)
+    return attend_pages_plain(*changed)
 
 
 def scale_forgotten(*given: Any) -> torch.Tensor:
     *before, settings, pages = given
-    return attend_pages_plain(*before, replace(settings, scale=1.0), pages)
+    changed: Any = (*before, replace(settings, scale=1.0), pages)
+    return attend_pages_plain(*changed)
 
 
 def written_a_place_off(*given: Any) -> None:
     *before, positions = given
-    write_pages_plain(*before, torch.where(positions == 20, 21, positions))
+    changed: Any = (*before, torch.where(positions == 20, 21, positions))
+    write_pages_plain(*changed)
 
 
 ATTENTION = [own_key_missing, one_key_lost, page_of_another_row, first_part_lost, scale_forgotten]
