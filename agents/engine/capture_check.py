@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gymnast.agents.engine.sampling import Filters
 from gymnast.agents.engine.static_step import (
     StaticStep,
     StepInputs,
@@ -61,7 +62,7 @@ def reads_values(model: Any, routers: Routers | None = None) -> str | None:
         The operation and the function that calls it, such as "nonzero in Experts.forward"; None if
         there is none.
     """
-    shape = StepShape(tokens=4, samples=4)
+    shape = StepShape(tokens=4, samples=4, filters=Filters(True, True, True))
     numbers = StepInputs.numbers_before_tables(shape) + 1
     step = StaticStep(
         model,
@@ -77,6 +78,7 @@ def reads_values(model: Any, routers: Routers | None = None) -> str | None:
         routers=routers,
         use_graphs=False,
     )
+    step.mark_seen(0, np.array([1]))
     with torch.no_grad():  # under inference_mode, operators come here without their parts
         step.step_on_padding(shape)  # buffers that are made once
         operators = _Operators()  # type: ignore[no-untyped-call]
@@ -136,6 +138,12 @@ class _Calls(TorchFunctionMode):
             index = args[1] if isinstance(args[1], tuple) else args[1:2]
             if any(isinstance(part, list | np.ndarray) for part in index):
                 operators.note("an index made on the host")
+            elif (
+                func is torch.Tensor.__setitem__
+                and any(isinstance(part, torch.Tensor) for part in index)
+                and not isinstance(args[2], torch.Tensor)
+            ):
+                operators.note("a number put at indices")
         elif func is torch.nn.functional.one_hot and kwargs.get("num_classes", args[-1]) != -1:
             # Only a CPU looks if the classes are in range.
             ignoring, operators.ignoring = operators.ignoring, True

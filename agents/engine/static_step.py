@@ -500,7 +500,8 @@ class StaticStep:
             unused=self._unused,
         )
         if self._seen is not None and shape.filters.penalised:
-            self._seen[sample_slot, chosen] = True
+            # A scalar would be copied from the host, which a graph cannot.
+            self._seen.index_put_((sample_slot, chosen), torch.ones_like(chosen, dtype=torch.bool))
         self.last.index_copy_(0, sample_slot, chosen)
         self.position.index_copy_(0, sample_slot, after)
         results = torch.stack([chosen.double(), logprobs])[None]  # [1, 2, S]

@@ -134,6 +134,7 @@ def _setitem(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 _DIRECTLY: dict[Any, Any] = {
     torch.tensor: _made,
+    torch.from_numpy: _made,
     torch.Tensor.copy_: aten.copy_,
     torch.Tensor.contiguous: _contiguous,
     torch.Tensor.to: _to,

@@ -53,6 +53,12 @@ def model() -> Any:
 
 
 @pytest.fixture(scope="module")
+def short_model() -> Any:
+    """Plain attention over pages gathers the keys of the whole context for each token."""
+    return tiny_model(max_position_embeddings=200)
+
+
+@pytest.fixture(scope="module")
 def recurrent_model() -> Any:
     """Linear attention beside attention; its path is "states"."""
     return tiny("qwen3_next")

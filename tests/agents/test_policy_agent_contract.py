@@ -52,6 +52,19 @@ def sharing(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int
     return agent, lambda: agent.tokens_pushed
 
 
+SMALL: Any = {"kv_budget_bytes": 2**23, "prefill_tokens": 64}
+
+
+def sharing_over_pages(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
+    agent = TransformersAgent(model, executor="pages", **SMALL)
+    return agent, lambda: agent.tokens_pushed
+
+
+def with_a_copy_over_pages(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
+    agent = TransformersAgent(model, device="cpu", executor="pages", **SMALL)
+    return agent, lambda: agent.tokens_pushed
+
+
 def copying(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
     agent = TransformersAgent(tiny_model(seed=1))
     return agent, lambda: agent.tokens_pushed
@@ -92,8 +105,16 @@ def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[],
     return agent, lambda: len(calls)
 
 
-WITHOUT_SERVERS = [sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs]
-TAKE_TURNS = [sharing]  # with the learner, by `learning`
+WITHOUT_SERVERS = [
+    sharing,
+    pytest.param(sharing_over_pages, marks=pytest.mark.slow),  # long contexts, in plain torch
+    copying,
+    on_a_device_of_its_own,
+    pytest.param(with_a_copy_over_pages, marks=pytest.mark.slow),
+    in_another_process,
+    of_the_docs,
+]
+TAKE_TURNS = [sharing, sharing_over_pages]  # with the learner, by `learning`
 AGENTS = [
     *WITHOUT_SERVERS,
     pytest.param(on_a_vllm_server, marks=pytest.mark.vllm),

@@ -38,6 +38,7 @@ READING: dict[str, Operation] = {
     "as_tensor": lambda x: torch.as_tensor(3.0, device=x.device),
     "an index made on the host": lambda x: x[..., [0, 1]],
     "an index made on the host ": lambda x: x.clone().__setitem__((0, [0, 1]), 1.0),
+    "a number put at indices": lambda x: x.clone().__setitem__((0, torch.arange(2)), 1.0),
     "new_tensor": lambda x: x.new_tensor([1.0]),
 }
 HARMLESS: dict[str, Operation] = {

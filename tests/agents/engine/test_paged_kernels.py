@@ -348,6 +348,18 @@ def test_small_kernels_fit_every_card(dtype: torch.dtype, capability: int, tmp_p
         check_resources(wrote, capability, tmp_path)
 
 
+@pytest.mark.triton
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("block", [16, 256])
+def test_random_numbers_fit_every_card(block: int, capability: int, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    from gymnast.agents.engine.paged_kernels import draw_uniforms
+
+    types = {"seeds": "*i32", "indices": "*i64", "points": "*fp64", "count": "i32"}
+    made = compiled(draw_uniforms, capability, 4, 3, **types, BLOCK=block)
+    check_resources(made, capability, tmp_path)
+
+
 ON_GPU = [
     Spec(seed=11, rows=8, levels=3, key_heads=8, width=128, value_width=128),
     Spec(seed=12, rows=8, levels=2, key_heads=3, group=3, width=64, value_width=64, sinks=True),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine_mismatch import EXPERTS, experts, in_bfloat16, mismatch, trajectory
+from executor_fixtures import MakeAgent
 from gymnast.agents import TransformersAgent
 from gymnast.agents.caches.continuation import Continuation
 from gymnast.agents.engine import kv_cache
@@ -60,11 +61,13 @@ def as_chosen(completion: Completion) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", PACKED)
-def test_completions_say_what_the_model_chose(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completions_say_what_the_model_chose(
+    family: str, make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Through shared prefixes, turns, rows that grow and prompts that are computed in parts."""
     monkeypatch.setattr(kv_cache, "FIRST_CAPACITY", 32)
     model = tiny(family)
-    agent = TransformersAgent(model, max_batch=4, prefill_tokens=16, keep_experts=True)
+    agent = make_agent(model, max_batch=4, prefill_tokens=16, keep_experts=True)
     contexts = [[*PROMPT, 50 + i] for i in range(6)] + [PROMPT[:9], PROMPT[5:]]
     for turn in range(3):
         sampling = [Sampling(max_new_tokens=4 + 4 * turn, seed=i) for i in range(len(contexts))]
@@ -236,9 +239,28 @@ def test_what_cannot_be_replayed_is_refused() -> None:
         TransformersAgent(tiny("zaya"), keep_experts=True)
 
 
-def test_nothing_is_kept_unless_it_is_asked_for() -> None:
-    done = asyncio.run(
-        TransformersAgent(tiny("mixtral")).generate(PROMPT, Sampling(max_new_tokens=2))
+def test_experts_are_those_of_the_last_computation_after_preemption() -> None:
+    """A small pool: contexts give their pages back, and others take these in the same step."""
+    model = tiny("mixtral")
+    token_bytes = 4 * 2 * (16 + 16) * 4
+    agent = TransformersAgent(
+        model,
+        prefill_tokens=16,
+        keep_experts=True,
+        executor="pages",
+        kv_budget_bytes=13 * 16 * token_bytes,
     )
+    contexts = [[*PROMPT[: 20 + i], 50 + i] for i in range(6)]
+    made = asyncio.run(
+        agent.generate_all([(each, Sampling(max_new_tokens=50, seed=1)) for each in contexts])
+    )
+    assert agent.metrics()["engine/preempted"] > 0
+    for context, completion in zip(contexts, made, strict=True):
+        theirs = own_experts(model, context + completion.ids)[:-1]
+        assert (as_chosen(completion) == theirs).all(dim=-1).float().mean() > 0.99
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(make_agent: MakeAgent) -> None:
+    done = asyncio.run(make_agent(tiny("mixtral")).generate(PROMPT, Sampling(max_new_tokens=2)))
     assert done.experts is None
     assert experts(done) is None
