@@ -107,10 +107,10 @@ def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[],
 
 WITHOUT_SERVERS = [
     sharing,
-    pytest.param(sharing_over_pages, marks=pytest.mark.slow),  # long contexts, in plain torch
+    sharing_over_pages,
     copying,
     on_a_device_of_its_own,
-    pytest.param(with_a_copy_over_pages, marks=pytest.mark.slow),
+    with_a_copy_over_pages,
     in_another_process,
     of_the_docs,
 ]
