@@ -85,7 +85,7 @@ def test_the_example_of_rubrics_reports_every_part(tmp_path: Path) -> None:
 def test_the_loop_on_one_page_learns() -> None:
     """More episodes than a chance rise could fill: each evaluation is of 32."""
     loop = runpy.run_path(str(ROOT / "examples/loop.py"))
-    before, after = loop["train"](steps=7, rows_per_step=3)
+    before, after = loop["train"](steps=7, rows_per_step=3, seed=2)
     assert before < 0.4
     assert after > before + 0.15
 

@@ -146,8 +146,10 @@ def _damage(folder: Path, *, by_content: bool = True) -> str:
         by_content: Check all of its bytes; else only its size.
     """
     try:
-        wanted = json.loads((folder / COMPLETE).read_bytes())[STATE]
-        size, digest = wanted["bytes"], wanted["sha256"]
+        marker = json.loads((folder / COMPLETE).read_bytes())
+        size, digest = marker[STATE]["bytes"], marker[STATE]["sha256"]
+        if marker.get(KEY, 1) < 1:
+            return f"{COMPLETE} cannot be read"
     except FileNotFoundError:
         return f"there is no {COMPLETE}"
     except (OSError, ValueError, LookupError, TypeError):

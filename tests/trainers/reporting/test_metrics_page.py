@@ -158,6 +158,7 @@ def written(
         steps=1,
         dynamic_sampling={"most_rows": 2},  # which does not go with a teacher
         curriculum={},
+        agent={"backend": "transformers", "executor": "pages"},
         sampling=Sampling(max_new_tokens=8),
         output_dir=folder / "chooses_rows",
     )
