@@ -335,7 +335,9 @@ class StaticStep:
 
     def _as_current_device(self) -> AbstractContextManager[Any]:
         """Make the model's device that of this thread: Triton, streams and events use that one."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        if self.device.type == "cuda" and torch.cuda.is_available():  # not in a test of shapes
+            return torch.cuda.device(self.device)
+        return nullcontext()
 
     def _launch(self, shape: StepShape, numbers: np.ndarray, pages_in_use: int) -> StepLaunch:
         if self._weights_may_have_moved:
