@@ -143,7 +143,10 @@ class Engine:
     def _next_parts(self) -> tuple[list[Part], int]:
         """Choose what each row computes next, and how many steps are launched at once."""
         ready = [
-            (request, row) for request, row in self.running.items() if _may_go_on(request, row)
+            (request, row)
+            for request, row in self.running.items()
+            # Unless all tokens that it samples at most are sampled, or being sampled.
+            if row.length - len(request.context) < request.most
         ]
         steps = 1
         # Whoever still waits cannot join now.
@@ -219,8 +222,3 @@ class Engine:
                 self._release(request)
                 with suppress(InvalidStateError):  # cancelled just now
                     request.future.set_result(request.completion())
-
-
-def _may_go_on(request: Request, row: Row) -> bool:
-    """Return False if all tokens that a request samples at most are sampled or being sampled."""
-    return row.length - len(request.context) < request.most

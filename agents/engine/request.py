@@ -25,6 +25,8 @@ class Request:
         logprobs: Their log-probabilities.
         waited_s: Seconds until the model first computed for it.
         experts: Of the context and of `ids` but the last, [T, layers, chosen].
+        most: Tokens that are sampled at most.
+        finished: True once nothing more is sampled.
     """
 
     context: list[int]
@@ -39,13 +41,16 @@ class Request:
     stop_ids: frozenset[int] = field(init=False)
     context_ids: np.ndarray = field(init=False)  # [T]
     arrived: float = field(init=False)
+    most: int = field(init=False)
     begun: bool = field(default=False, init=False)
+    finished: bool = field(default=False, init=False)
     _versions: list[tuple[int, int]] = field(default_factory=list, init=False)  # (start, version)
 
     def __post_init__(self) -> None:
         self.context_ids = np.array(self.context, dtype=np.int64)
         self.draws = Draws(self.sampling)
         self.stop_ids = frozenset(self.sampling.stop_ids)
+        self.most = min(self.sampling.max_new_tokens, self.limit)
         self.arrived = time.perf_counter()
 
     def begin(self) -> None:
@@ -67,11 +72,6 @@ class Request:
         return np.concatenate([self.context_ids, np.array(self.ids, dtype=np.int64)])
 
     @property
-    def most(self) -> int:
-        """The most tokens that it samples."""
-        return min(self.sampling.max_new_tokens, self.limit)
-
-    @property
     def versions(self) -> list[VersionSpan]:
         """The versions of the weights that sampled `ids`, in order."""
         ends = [start for start, _ in self._versions[1:]] + [len(self.ids)]
@@ -87,19 +87,16 @@ class Request:
             How many were added; fewer than there are once the completion is finished.
         """
         count = min(len(ids), self.most - len(self.ids))
-        if not self.stop_ids.isdisjoint(ids):
-            stops = (number for number, token in enumerate(ids, 1) if token in self.stop_ids)
-            count = min(count, *stops)
+        for number, token in enumerate(ids[:count], 1):
+            if token in self.stop_ids:
+                count, self.finished = number, True
+                break
         if not self._versions or self._versions[-1][1] != version:
             self._versions.append((len(self.ids), version))
         self.ids += ids[:count]
         self.logprobs += logprobs[:count]
+        self.finished |= len(self.ids) >= self.most
         return count
-
-    @property
-    def finished(self) -> bool:
-        """True once nothing more is sampled."""
-        return len(self.ids) >= self.most or bool(self.ids and self.ids[-1] in self.stop_ids)
 
     def completion(self) -> Completion:
         """The completion that was sampled."""
