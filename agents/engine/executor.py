@@ -106,8 +106,8 @@ class EngineTimes:
     """Seconds, and a count, since the executor was made.
 
     Attributes:
-        device_s: Of the device computing steps; on a CPU, of launching them.
-        wait_s: Of the engine's thread waiting for the device.
+        device_s: Of the device computing steps.
+        wait_s: Of the engine's thread waiting for the device; a CPU is waited for all the time.
         capture_s: Of that thread capturing CUDA graphs.
         captures: The number of graphs that were captured.
     """

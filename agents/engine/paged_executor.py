@@ -392,7 +392,8 @@ class PagedExecutor:
         """See `Executor`; a NaN is among the log-probabilities then."""
         began = time.perf_counter()
         ids, logprobs = self.static.read(launch.launch)  # [K, S]
-        self._wait_s += time.perf_counter() - began
+        on_cpu = launch.launch.ended is None
+        self._wait_s += launch.launch.computed_s if on_cpu else time.perf_counter() - began
         self._device_s += launch.launch.computed_s
         if launch.experts_at is not None and launch.launch.experts is not None:
             assert self._kept_experts is not None

@@ -80,7 +80,7 @@ class RowsExecutor:
     @property
     def times(self) -> EngineTimes:
         """See `Executor`."""
-        return EngineTimes(device_s=self._device_s)
+        return EngineTimes(self._device_s, wait_s=self._device_s)
 
     def find(self, ids: np.ndarray) -> RowMatch:
         """See `Executor`."""
