@@ -50,7 +50,7 @@ SETTINGS: dict[str, Any] = {
         "keep_checkpoints": 1,
     },
     "evaluation": {"rows": 2, "every_steps": 2},
-    "seed": 3,
+    "seed": 4,
     "deterministic": True,
 }
 # One episode at a time: the order in which several would draw depends on the clock.
@@ -516,7 +516,7 @@ def test_what_the_weights_depend_on_must_not_change_and_other_settings_may(runs:
 def test_without_deterministic_rows_seeds_counters_and_optimizer_are_exact(
     runs: Runs, tmp_path: Path
 ) -> None:
-    settings = ["deterministic=false"]
+    settings = ["deterministic=false", "seed=3"]  # with which the fifth step has two updates
     notes = {name: tmp_path / name for name in ("uncut", "cut", "again")}
     for folder in notes.values():
         folder.mkdir()
