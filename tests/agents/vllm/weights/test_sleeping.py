@@ -199,7 +199,7 @@ def test_a_server_that_was_restarted_sleeps_until_its_turn(
 
 @pytest.mark.vllm
 def test_episodes_are_not_played_beside_training(agent: VLLMAgent, tokenizer: Any) -> None:
-    with pytest.raises(ConfigError, match="takes turns with it on one device"):
+    with pytest.raises(ConfigError, match="it sleeps meanwhile"):
         Trainer(tiny_model(), tokenizer, Plain, ROWS, agent=agent, max_staleness=1)
 
 
