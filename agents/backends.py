@@ -217,7 +217,7 @@ def _keeping_experts(agent: PolicyAgent) -> PolicyAgent:
 
 
 def find_backend(name: str, settings: Iterable[str] = ()) -> Backend:
-    """What makes the agents of a backend, without making one.
+    """Find the class or function that makes the agents of a backend.
 
     Args:
         name: As in `make_agent`.

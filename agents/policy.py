@@ -174,7 +174,7 @@ def learning(agent: PolicyAgent) -> AbstractContextManager[None]:
 
 
 def kv_beside_model(agent: PolicyAgent) -> int | None:
-    """What keys and values may take beside the trained model, in bytes; None where nobody says."""
+    """Return the bytes that keys and values may take next to the trained model; None: unknown."""
     return None if samples_while_training(agent) else getattr(agent, "kv_budget_bytes", None)
 
 

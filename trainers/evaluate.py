@@ -163,11 +163,14 @@ def _episodes(
 
 
 def _policy_agent(config: RunConfig, model: Any, tokenizer: Any, concurrency: int) -> PolicyAgent:
-    """What samples from it."""
+    """Make the agent that samples from a model."""
     limits = config.trainer
     with in_section("trainer", TrainerSection.model_fields):
         return agent_for(
-            *(model, tokenizer, config.agent.model_dump(), concurrency),
+            model,
+            tokenizer,
+            config.agent.model_dump(),
+            concurrency,
             kv_budget_bytes=limits.kv_budget_bytes,
             deterministic=config.deterministic,
         )

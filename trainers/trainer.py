@@ -218,7 +218,10 @@ class Trainer:
         if kv_budget is None and keeps_kv and leaves_budget_open(agent):
             kv_budget = self.learner.kv_budget()
         self.agent = agent_for(
-            *(model, tokenizer, agent, concurrency),
+            model,
+            tokenizer,
+            agent,
+            concurrency,
             kv_budget_bytes=kv_budget,
             keep_experts=settings.learning.replay_routing,
             deterministic=settings.run.deterministic,
@@ -234,7 +237,8 @@ class Trainer:
             *(self.accelerator, self.agent, make_env, self._stopping, self._workers)
         )
         self.of_steps = settings.of_steps(
-            *(self.sampling, rewards),
+            self.sampling,
+            rewards,
             concurrency=concurrency,
             hints=learned.uses_hints,
             has_spread=self.learner.has_spread,

@@ -84,7 +84,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the keys and values take."""
+        """Bytes that the keys and values take."""
         stores = [*self._keys.values(), *self._values.values()]
         return sum(store.nbytes for store in stores)
 

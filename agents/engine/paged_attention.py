@@ -61,7 +61,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Tile:
-    """How the kernel is compiled for one size of item.
+    """The compilation settings of the kernel for one size of item.
 
     Attributes:
         block: Keys of one step of its loop.

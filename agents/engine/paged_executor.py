@@ -530,7 +530,7 @@ class PagedExecutor:
         plan.inputs.part_slots[:] = items.part_slots
 
     def _experts_at(self, parts: Sequence[Part], plan: _Plan) -> np.ndarray:
-        """Where the experts of the packed tokens belong, in the order of the tokens."""
+        """Find the pages of the packed tokens and their places in them, [2, N]."""
         counts = {part.row: part.count for part in parts}
         found = []
         for row in plan.rows:
