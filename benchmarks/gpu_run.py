@@ -34,10 +34,10 @@ KILL_S = 5.0  # between a part's interrupt and its end by force
 # goal of five: `--only` gives a part all the time.
 SHARES = {
     "exactness": 40.0,
-    "sampling": 95.0,
+    "sampling": 80.0,
     "job": 82.0,
-    "training": 23.0,
-    "code": 20.0,
+    "training": 45.0,
+    "code": 13.0,
     "tests": 30.0,
 }
 TAIL_LINES = 15
