@@ -5,8 +5,8 @@ that draws a token is a function of its request's seed and of its index in the c
 completion depends on its logits and its seed, not on its neighbours or on preemption.
 
 `choose` is a static step: it reads no value of a tensor and its shapes depend on those of its
-inputs alone, so a CUDA graph can capture it. An executor sends `RowSettings.pack` to the device in
-each step; `sample` does all of it for callers that read their tokens at once.
+inputs alone, so a CUDA graph can capture it. An executor sends `settings_of` each row to the
+device; `sample` does all of it for callers that read their tokens at once.
 """
 
 import hashlib
@@ -31,7 +31,6 @@ _WORD_BITS = np.uint64(32)
 # Divisors of logits: a smaller one overflows float32, a larger one turns -inf into NaN.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
-_GREEDY = Sampling(temperature=0.0)
 
 # Up to this top-k its threshold is found without a sort.
 _LARGEST_UNSORTED_TOP_K = 256
@@ -154,27 +153,6 @@ class RowSettings(NamedTuple):
     def unpack(cls, packed: torch.Tensor) -> "RowSettings":
         """Return views of the rows of a packed array, float64 [6, S], on any device."""
         return cls(*packed.unbind())
-
-    @staticmethod
-    def pack(
-        samplings: Sequence[Sampling], points: np.ndarray, size: int | None = None
-    ) -> np.ndarray:
-        """Put the settings of a step into one array, for one transfer to the device.
-
-        Args:
-            samplings: Of each row, S of them.
-            points: The uniform number of each row, [S].
-            size: Rows of the result; those after S are greedy and without filters. S by default.
-
-        Returns:
-            float64 [6, size]; its first five rows hold `settings_of`, the last one the points.
-        """
-        rows = [settings_of(each) for each in samplings]
-        rows += [settings_of(_GREEDY)] * ((size or 0) - len(rows))
-        packed = np.zeros((6, len(rows)))
-        packed[:5] = np.array(rows).reshape(-1, 5).T
-        packed[5, : len(samplings)] = points
-        return packed
 
 
 def settings_of(sampling: Sampling) -> tuple[float, float, float, float, float]:

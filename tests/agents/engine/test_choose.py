@@ -29,6 +29,7 @@ from gymnast.agents.engine.sampling import (
     choose,
     filters_in,
     sample,
+    settings_of,
     uniforms,
 )
 from gymnast.types import Sampling
@@ -60,6 +61,12 @@ UNFILTERED: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 POINTS = st.one_of(st.sampled_from([0.0, LAST, 0.5]), st.floats(0, LAST))
 
 
+def pack(samplings: Sequence[Sampling], points: np.ndarray) -> np.ndarray:
+    """Return what `RowSettings.unpack` takes: float64 [6, S]."""
+    rows = [(*settings_of(each), point) for each, point in zip(samplings, points, strict=True)]
+    return np.array(rows).reshape(-1, 6).T.copy()
+
+
 def chosen(
     logits: torch.Tensor,
     samplings: Sequence[Sampling],
@@ -68,9 +75,7 @@ def chosen(
     **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose with the parts that these rows need, or with those named."""
-    settings = RowSettings.unpack(
-        torch.tensor(RowSettings.pack(samplings, np.array(points))).to(logits.device)
-    )
+    settings = RowSettings.unpack(torch.tensor(pack(samplings, np.array(points))).to(logits.device))
     return choose(logits, settings, **{**filters_in(samplings)._asdict(), "seen": seen, **others})
 
 
@@ -249,21 +254,6 @@ def test_logits_are_not_changed() -> None:
     assert torch.equal(logits, before)
 
 
-def test_padded_rows_are_greedy() -> None:
-    packed = RowSettings.pack([Sampling(top_k=2)], np.array([0.25]), size=3)
-    assert packed.shape == (6, 3) and packed.dtype == np.float64
-    logits = random_logits(3, 20)
-    ids, logprobs = choose(
-        logits,
-        RowSettings.unpack(torch.tensor(packed)),
-        filtered=True,
-        penalised=True,
-        seen=torch.zeros(3, 20, dtype=torch.bool),
-    )
-    assert torch.equal(ids[1:], logits[1:].argmax(1)) and logprobs.isfinite().all()
-    assert RowSettings.pack([], np.zeros(0), size=2).shape == (6, 2)
-
-
 # --- Tokens that cannot be drawn
 
 
@@ -377,7 +367,7 @@ def test_a_recorded_step_serves_other_values(parts: dict[str, bool]) -> None:
         samplings = list(FIELDS.values())[seed:] + list(FIELDS.values())[:seed]
         points = uniforms(np.arange(len(samplings), dtype=np.uint64), seed)
         logits = random_logits(len(samplings), 150, seed=seed)
-        packed = torch.tensor(RowSettings.pack(samplings, points))
+        packed = torch.tensor(pack(samplings, points))
         return logits, packed, logits > 1, torch.tensor([seed, 149 - seed])
 
     recorded = make_fx(step, tracing_mode="fake")(*inputs(0))
@@ -417,7 +407,7 @@ class Passes(TorchDispatchMode):
 
 def passes(**parts: bool) -> Passes:
     logits = random_logits(16, 3000).bfloat16()
-    packed = torch.tensor(RowSettings.pack([Sampling()] * 16, np.full(16, 0.5)))
+    packed = torch.tensor(pack([Sampling()] * 16, np.full(16, 0.5)))
     settings, unused, seen = RowSettings.unpack(packed), torch.tensor([7]), logits > 0
     counted = Passes(logits.numel())
     with counted:
@@ -488,7 +478,7 @@ def test_a_cuda_graph_replays_the_step() -> None:
 
     def fill(seed: int) -> None:
         points = uniforms(np.arange(7, dtype=np.uint64), seed)
-        packed.copy_(torch.tensor(RowSettings.pack(list(FIELDS.values()), points)))
+        packed.copy_(torch.tensor(pack(list(FIELDS.values()), points)))
         logits.copy_(random_logits(7, 5000, seed=seed))
         seen.copy_(logits > seed)
 
