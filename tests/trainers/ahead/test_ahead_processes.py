@@ -21,7 +21,8 @@ PLAYED = ["plain", "plain_by_trained", "adapters_by_trained", "divided", "divide
 @pytest.mark.parametrize("name", PLAYED)
 def test_both_learn_from_the_same_groups_however_slow_one_is(found: Found, name: str) -> None:
     here, there = (process[name] for process in found)
-    assert here["sizes"] == [[4, 4, 4]] * 5
+    # On a busy machine a group may outgrow the bound: it is given up, and another replaces it.
+    assert [[size for size in step if size] for step in here["sizes"]] == [[4, 4, 4]] * 5
     assert here["weights"] == there["weights"]
     assert [step["staleness/max"] for step in here["steps"]] == [0, 1, 2, 2, 2]
     assert [step["staleness/groups_under_way"] for step in here["steps"]] == [6, 6, 6, 3, 0]
