@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gpu_peers
 from gpu_figures import Figure, parse_figure
 from gpu_machine import COMMIT_FILE, WITHOUT_WEIGHTS, Setup, SetupError, source_digest
 
@@ -236,6 +237,7 @@ def make_page(machine: Sequence[str], results: Sequence[PartResult], seconds: fl
         if result.failure:
             lines += ["", f"## {result.name}: {result.failure}", "", f"`{result.command}`", ""]
             lines += ["```text", *(line.replace("```", "'''") for line in result.tail), "```"]
+    lines += ["", *gpu_peers.section()]
     return "\n".join(lines) + "\n"
 
 
