@@ -101,18 +101,49 @@ def plus(sums, part, offsets, mask):
 
 
 @triton.jit
+def add_to_queries(
+    into,
+    part_a,
+    part_b,
+    part_c,
+    part_d,
+    carry,
+    count,
+    first,
+    offsets,
+    carried,
+    inside,
+    RESUMED: tl.constexpr,
+):
+    """Add the levels of each query, and round where the last is among them."""
+    active = count > first
+    if tl.max(active.to(tl.int32), 0) > 0:
+        total = tl.zeros(offsets.shape, tl.float32)
+        if RESUMED:
+            total = plus(total, carry, carried, active[:, None] & inside)
+        else:
+            total = plus(total, into, offsets, active[:, None] & inside)
+        total = plus(total, part_a, offsets, active[:, None] & inside)
+        total = plus(total, part_b, offsets, (count > first + 1)[:, None] & inside)
+        total = plus(total, part_c, offsets, (count > first + 2)[:, None] & inside)
+        total = plus(total, part_d, offsets, (count > first + 3)[:, None] & inside)
+        last = active & (count <= first + 4)
+        tl.store(into + offsets, total.to(into.dtype.element_ty), mask=last[:, None] & inside)
+        tl.store(carry + carried, total, mask=(count > first + 4)[:, None] & inside)
+
+
+@triton.jit
 def add_to_keys(into, part_a, part_b, part_c, part_d, level, first, offsets, inside):
     """Add the one level, if any, that has a gradient of each key (or value), and round."""
     active = (level >= first) & (level < first + 4)
-    if tl.max(active.to(tl.int32), 0) == 0:
-        return
-    mask = active[:, None] & inside
-    total = tl.load(into + offsets, mask=mask, other=0.0).to(tl.float32)
-    total = plus(total, part_a, offsets, (level == first)[:, None] & inside)
-    total = plus(total, part_b, offsets, (level == first + 1)[:, None] & inside)
-    total = plus(total, part_c, offsets, (level == first + 2)[:, None] & inside)
-    total = plus(total, part_d, offsets, (level == first + 3)[:, None] & inside)
-    tl.store(into + offsets, total.to(into.dtype.element_ty), mask=mask)
+    if tl.max(active.to(tl.int32), 0) > 0:
+        mask = active[:, None] & inside
+        total = tl.load(into + offsets, mask=mask, other=0.0).to(tl.float32)
+        total = plus(total, part_a, offsets, (level == first)[:, None] & inside)
+        total = plus(total, part_b, offsets, (level == first + 1)[:, None] & inside)
+        total = plus(total, part_c, offsets, (level == first + 2)[:, None] & inside)
+        total = plus(total, part_d, offsets, (level == first + 3)[:, None] & inside)
+        tl.store(into + offsets, total.to(into.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["tokens", "first"])
@@ -157,23 +188,22 @@ def add_levels(
     inside = (column < WIDTH)[None, :]
     if head < HEADS:
         count = tl.load(depth + token, mask=token < tokens, other=0)
-        active = count > first
-        if tl.max(active.to(tl.int32), 0) == 0:
-            return
         offsets = (token * query_token_stride + head * query_head_stride)[:, None] + column[None, :]
         carried = ((token * HEADS + head) * WIDTH)[:, None] + column[None, :]
-        total = tl.zeros([TOKENS, PADDED_WIDTH], tl.float32)
-        if RESUMED:
-            total = plus(total, carry, carried, active[:, None] & inside)
-        else:
-            total = plus(total, query, offsets, active[:, None] & inside)
-        total = plus(total, query_a, offsets, active[:, None] & inside)
-        total = plus(total, query_b, offsets, (count > first + 1)[:, None] & inside)
-        total = plus(total, query_c, offsets, (count > first + 2)[:, None] & inside)
-        total = plus(total, query_d, offsets, (count > first + 3)[:, None] & inside)
-        last = active & (count <= first + 4)
-        tl.store(query + offsets, total.to(query.dtype.element_ty), mask=last[:, None] & inside)
-        tl.store(carry + carried, total, mask=(count > first + 4)[:, None] & inside)
+        add_to_queries(
+            query,
+            query_a,
+            query_b,
+            query_c,
+            query_d,
+            carry,
+            count,
+            first,
+            offsets,
+            carried,
+            inside,
+            RESUMED,
+        )
     elif head < HEADS + KEY_HEADS:
         level = tl.load(seen_at + token, mask=token < tokens, other=0)
         at = token * key_token_stride + (head - HEADS) * key_head_stride
