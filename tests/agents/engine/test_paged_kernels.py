@@ -1,7 +1,5 @@
 """Triton's kernels of paged attention: interpreted on the CPU, compiled for GPUs, run on one."""
 
-import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiled_kernels import CAPABILITIES, TYPES, check_resources, compiled
 from gymnast.agents.engine.paged_attention import (
     PAGE,
     attend_pages,
@@ -171,13 +170,6 @@ def test_pools_may_exceed_2_to_the_31_elements(interpreted: Callable[..., Any]) 
     assert interpreted(far_pages) < ROUNDING[torch.float16]
 
 
-# Per thread. ptxas spills as much to get down to 64, 80, 128 or 168 registers, with which a
-# program more has room; a tile that is too large spills hundreds or thousands of bytes.
-SPILLED_BYTES = 32
-CAPABILITIES = (80, 86, 89, 90, 100, 120)
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-
-
 def configurations() -> Iterator[Any]:
     """All tiles with all that a layer may ask, for each card; other widths and types for some."""
     for width in (64, 128, 256, 512):
@@ -191,59 +183,6 @@ def configurations() -> Iterator[Any]:
         for dtype in (torch.float32, torch.bfloat16):
             for rows in (16, max(tiles(width, value_width, dtype))):
                 yield dtype, width, value_width, rows, 86, True
-
-
-def compiled(kernel: Any, capability: int, warps: int, stages: int, **arguments: Any) -> Any:
-    """Compile as a launch does: `name=constant`, or `name="type"` for what a launch passes."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature, constants, attributes = {}, {}, {}
-    for index, name in enumerate(kernel.arg_names):
-        given = arguments[name]
-        if isinstance(given, str):
-            signature[name] = given.removesuffix(" by 16")
-            if given.startswith("*") or given.endswith(" by 16"):
-                attributes[(index,)] = [["tt.divisibility", 16]]
-        else:
-            signature[name], constants[name] = "constexpr", given
-    return triton.compile(
-        ASTSource(kernel, signature, constants, attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": warps, "num_stages": stages},
-    )
-
-
-def report(made: Any, capability: int, folder: Path) -> str:
-    """The resources that `ptxas -v` reports of a kernel's PTX."""
-    import triton
-
-    ptx = folder / "kernel.ptx"
-    ptx.write_text(made.asm["ptx"])
-    ptxas = "ptxas-blackwell" if capability >= 100 else "ptxas"
-    name = f"sm_{capability}{'a' if capability >= 90 else ''}"
-    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
-    command: list[str | Path] = [
-        tools / ptxas,
-        "-v",
-        f"--gpu-name={name}",
-        ptx,
-        "-o",
-        folder / "kernel.cubin",
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
-
-
-def check_resources(made: Any, capability: int, folder: Path) -> None:
-    assert made.asm["cubin"]
-    assert made.metadata.shared <= 99 * 1024
-    assert ".tf32" not in made.asm["ptx"]
-    found = report(made, capability, folder)
-    (spilled,) = re.findall(r"(\d+) bytes spill stores", found)
-    (registers,) = re.findall(r"Used (\d+) registers", found)
-    assert int(spilled) <= SPILLED_BYTES
-    assert int(registers) * 32 * made.metadata.num_warps <= 65536
 
 
 @pytest.mark.triton

@@ -126,16 +126,22 @@ class _Builder:
 
 
 class TreePlan:
-    """Lets every packed token attend to its ancestors; a `gymnast.agents.models.attention.Plan`."""
+    """Lets every packed token attend to its ancestors; a `gymnast.agents.models.attention.Plan`.
 
-    def __init__(self, packed: Packed) -> None:
+    Args:
+        packed: The tokens.
+        plain: Attend in matrix products on every device, and not by fused kernels.
+    """
+
+    def __init__(self, packed: Packed, *, plain: bool = False) -> None:
         self._tree = _tree(packed.segments)
+        self._plain = plain
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
         """See `gymnast.agents.models.attention.Plan`."""
-        return attend(query, key, value, self._tree, settings)
+        return attend(query, key, value, self._tree, settings, plain=self._plain)
 
 
 def _tree(segments: Sequence[Segment]) -> Tree:

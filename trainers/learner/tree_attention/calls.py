@@ -13,8 +13,11 @@ its descendants, so what is hidden is a band. In every call, every query sees so
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any, TypeVar
 
 import torch
+
+Divided = TypeVar("Divided")
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Tree:
 
     subtrees: Sequence[Subtree]
     _calls: dict[int | None, list[Call]] = field(default_factory=dict, compare=False)
-    _divided: dict[Hashable, Sequence[Call]] = field(default_factory=dict, compare=False)
+    _divided: dict[Hashable, Any] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return self.subtrees[-1].end
@@ -144,11 +147,16 @@ class Tree:
             self._calls[window] = own + above
         return self._calls[window]
 
-    def divided(self, key: Hashable, divide: Callable[[], Sequence[Call]]) -> Sequence[Call]:
-        """What `divide` made of the calls when it was first called for this key."""
+    def divided(self, key: Hashable, divide: Callable[[], Divided]) -> Divided:
+        """Return the result of the first call of `divide` for this key."""
         if key not in self._divided:
             self._divided[key] = divide()
-        return self._divided[key]
+        divided: Divided = self._divided[key]
+        return divided
+
+    def exceeds(self, window: int | None) -> bool:
+        """Return whether a window hides some key from some token."""
+        return window is not None and max(s.end_position for s in self.subtrees) > window
 
     def _from_below(self, number: int, window: int | None) -> Iterator[Call]:
         """What the tokens below a segment see of it."""

@@ -1,7 +1,11 @@
 """PyTorch's flash attention on CUDA, in half precision.
 
+`FlashVarlen` computes a tree level by level (`levels.py`), `CUDAFlash` segment by segment, for
+windows that hide something.
+
 Its arguments are not documented. What is relied on here was read in PyTorch's source
-(aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp):
+(aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, and the kernels of
+Dao-AILab/flash-attention, csrc/flash_attn/src, that it contains):
 
 - Queries, keys, values and outputs are [B, n, heads, D], or [tokens, heads, D] with the bounds of
   sequences, as int32; queries may have a multiple of the keys' heads. D is a multiple of 8 and at
@@ -11,6 +15,18 @@ Its arguments are not documented. What is relied on here was read in PyTorch's s
 - Query i sees key j where i + keys - queries - left <= j <= i + keys - queries + right: windows are
   counted from the ends of both.
 - Where the longest sequence is one token, heads are laid out otherwise: so it is said to be two.
+- Of queries and of keys, sequence i is what the bounds i and i + 1 enclose, and either may be
+  empty. Bounds are read on the device alone: nothing else tells the kernels where a sequence is.
+  There are as many blocks as the longest sequences have, which are arguments, for every sequence;
+  those beyond the end of theirs return.
+- Queries without keys: the output is 0 and the logarithm of the sum is +infinity (the early exit of
+  `compute_attn_1rowblock`). In the backward pass their gradient is 0: the first kernel clears what
+  the second adds to, for all queries of every sequence (`compute_dot_do_o`), and the third writes
+  it to the result (`convert_dQ`).
+- Keys without queries: their gradients are 0 (the early exit of `compute_dq_dk_dv_1colblock`).
+- Results are allocated without being cleared, so rows that no sequence has are undefined. They have
+  the strides of what they are of, where that is dense; those of sums are [tokens, 1].
+- The backward pass copies the gradient and the output where they are not contiguous.
 """
 
 from collections.abc import Sequence
@@ -22,8 +38,52 @@ import torch
 
 from gymnast.agents.models.attention import LayerSettings
 from gymnast.trainers.learner.tree_attention.calls import Call
+from gymnast.trainers.learner.tree_attention.level_sums import Gradients, Part
+from gymnast.trainers.learner.tree_attention.levels import Sequences
 
 WIDEST, MULTIPLE = 256, 8
+
+
+class FlashVarlen:
+    """Flash attention over sequences; a `gymnast.trainers.learner.tree_attention.levels.Varlen`."""
+
+    def __init__(self, settings: LayerSettings) -> None:
+        self._scale = settings.scale
+
+    def width(self, query: int, value: int) -> int:
+        """See `Varlen`."""
+        return -(-max(query, value) // MULTIPLE) * MULTIPLE
+
+    def forward(
+        self, call: Sequences, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> Part:
+        """See `Varlen`."""
+        kernel: Any = torch.ops.aten._flash_attention_forward
+        arguments = (*_bounds(call), 0.0, call.causal, False)
+        out, sums = kernel(query, key, value, *arguments, scale=self._scale)[:2]
+        return out, sums
+
+    def backward(
+        self,
+        call: Sequences,
+        gradient: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        out: torch.Tensor,
+        sums: torch.Tensor,
+    ) -> Gradients:
+        """See `Varlen`."""
+        kernel: Any = torch.ops.aten._flash_attention_backward
+        unread = torch.empty(2, dtype=torch.uint64, device=query.device)  # there is no dropout
+        tensors = (gradient, query, key, value, out, sums.contiguous())
+        arguments = (*_bounds(call), 0.0, call.causal, unread, unread)
+        dq, dk, dv = kernel(*tensors, *arguments, scale=self._scale)
+        return dq, dk, dv
+
+
+def _bounds(call: Sequences) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+    return call.queries, call.keys, call.longest_query, call.longest_key
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ formula, p = exp(score - logsumexp) and ds = p * (dp - <do, o>), then holds of e
 so the gradients are those of one attention. Of a sink the score is a parameter and dp is 0.
 
 What attends to what is in `trainers/learner/tree_attention/calls.py`, the kernels in
-`trainers/learner/tree_attention/kernels.py`.
+`trainers/learner/tree_attention/kernels.py`. On a GPU a tree is computed level by level instead
+(`trainers/learner/tree_attention/levels.py`), except where a window hides something.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from torch.nn import functional as F
 
 from gymnast.agents.models.attention import LayerSettings
 from gymnast.trainers.learner.tree_attention.calls import Call, Tree
-from gymnast.trainers.learner.tree_attention.kernels import Kernel, kernel_for
+from gymnast.trainers.learner.tree_attention.kernels import Kernel, kernel_for, varlen_for
+from gymnast.trainers.learner.tree_attention.levels import attend_in_levels, divide_into_levels
 
 
 def attend(
@@ -29,6 +31,8 @@ def attend(
     value: torch.Tensor,
     tree: Tree,
     settings: LayerSettings,
+    *,
+    plain: bool = False,
 ) -> torch.Tensor:
     """Let every token attend to its segment before it and to all of its ancestors.
 
@@ -38,11 +42,21 @@ def attend(
         value: [N, Hkv, Dv].
         tree: Of the N tokens.
         settings: Of the layer.
+        plain: Compute in matrix products, on any device and in any precision.
 
     Returns:
         [N, H, Dv].
     """
-    kernel, heads, width = kernel_for(query, value, settings), query.shape[1], value.shape[-1]
+    heads, width = query.shape[1], value.shape[-1]
+    varlen = None if plain or tree.exceeds(settings.window) else varlen_for(query, value, settings)
+    if varlen is not None:
+        device = query.device
+        levels = tree.divided(("levels", device), lambda: divide_into_levels(tree, device))
+        most = varlen.width(query.shape[-1], width)
+        query, key, value = (_padded(tensor, most) for tensor in (query, key, value))
+        attended = attend_in_levels(query, key, value, settings.sinks, levels, varlen)
+        return attended[..., :width]
+    kernel = kernel_for(query, value, settings, plain=plain)
     calls = tree.divided(
         (type(kernel), query.device, settings.window, heads),
         lambda: kernel.divide(tree.calls(settings.window), heads),
@@ -50,9 +64,7 @@ def attend(
     for_query, for_value = kernel.width(query.shape[-1], width)
     query, key = (_padded(tensor, for_query) for tensor in (query, key))
     function: Any = _TreeAttention
-    attended: torch.Tensor = function.apply(
-        query, key, _padded(value, for_value), settings.sinks, calls, kernel
-    )
+    attended = function.apply(query, key, _padded(value, for_value), settings.sinks, calls, kernel)
     return attended[..., :width]
 
 

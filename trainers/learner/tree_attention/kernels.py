@@ -7,6 +7,9 @@ values [Hkv, 1, m, D].
 
 PyTorch's fused kernels, which are not public, are in `trainers/learner/tree_attention/cpu_flash.py`
 and `cuda_flash.py`; the one that needs nothing but matrix products is in `explicit.py`.
+
+Where there is variable-length attention, a tree whose windows hide nothing is computed in other
+calls, level by level: see `trainers/learner/tree_attention/levels.py`.
 """
 
 from collections.abc import Sequence
@@ -17,8 +20,9 @@ import torch
 from gymnast.agents.models.attention import LayerSettings
 from gymnast.trainers.learner.tree_attention.calls import Call
 from gymnast.trainers.learner.tree_attention.cpu_flash import CPUFlash
-from gymnast.trainers.learner.tree_attention.cuda_flash import CUDAFlash
+from gymnast.trainers.learner.tree_attention.cuda_flash import CUDAFlash, FlashVarlen
 from gymnast.trainers.learner.tree_attention.explicit import Explicit
+from gymnast.trainers.learner.tree_attention.levels import Varlen
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -60,16 +64,30 @@ class Kernel(Protocol):
         """
 
 
-def kernel_for(query: torch.Tensor, value: torch.Tensor, settings: LayerSettings) -> Kernel:
-    """The kernel for a layer: a fused one where PyTorch has it, else matrix products.
+def kernel_for(
+    query: torch.Tensor, value: torch.Tensor, settings: LayerSettings, *, plain: bool = False
+) -> Kernel:
+    """Return the kernel for a layer: a fused one where PyTorch has it, else matrix products.
 
     Args:
         query: [N, H, D].
         value: [N, Hkv, Dv].
         settings: Of the layer.
+        plain: Matrix products, whatever there is.
     """
-    if CPUFlash.takes(query, settings):
+    if not plain and CPUFlash.takes(query, settings):
         return CPUFlash(settings)
-    if CUDAFlash.takes(query, value, settings):
+    if not plain and CUDAFlash.takes(query, value, settings):
         return CUDAFlash(settings, query.device)
     return Explicit(settings, query.device)
+
+
+def varlen_for(query: torch.Tensor, value: torch.Tensor, settings: LayerSettings) -> Varlen | None:
+    """Return the variable-length attention for a layer, or None where PyTorch has none.
+
+    Args:
+        query: [N, H, D].
+        value: [N, Hkv, Dv].
+        settings: Of the layer. Its window is left to the caller.
+    """
+    return FlashVarlen(settings) if CUDAFlash.takes(query, value, settings) else None

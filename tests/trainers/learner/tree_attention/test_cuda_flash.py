@@ -15,13 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fake_cuda import fake_cuda
+from fake_cuda import fake_cuda, waits
 from gymnast.agents.models.attention import LayerSettings
+from gymnast.trainers.learner.tree_attention import level_sums
 from gymnast.trainers.learner.tree_attention.calls import Subtree, Tree
-from gymnast.trainers.learner.tree_attention.cuda_flash import CUDAFlash
+from gymnast.trainers.learner.tree_attention.cuda_flash import CUDAFlash, FlashVarlen
 from gymnast.trainers.learner.tree_attention.explicit import Explicit
 from gymnast.trainers.learner.tree_attention.join import attend, gradients, joined
-from gymnast.trainers.learner.tree_attention.kernels import Kernel, kernel_for
+from gymnast.trainers.learner.tree_attention.kernels import Kernel, kernel_for, varlen_for
+from gymnast.trainers.learner.tree_attention.levels import attend_in_levels, divide_into_levels
+from trees import drawn_tree, shapes
+from varlen_reference import PlainVarlen
 
 KEY_HEADS, SHARED, WIDTH = 2, 3, 8
 
@@ -79,6 +83,10 @@ def flash_forward(
     outs, sums = [], []
     pairs = zip(runs(query, bounds, longest), runs(key, key_bounds, longest_key), strict=True)
     for (a, b), (c, d) in pairs:
+        if c == d:  # no keys
+            outs.append(torch.zeros_like(q[a:b]))
+            sums.append(torch.full((q.shape[1], b - a), torch.inf, dtype=q.dtype))
+            continue
         kk, vv = (t[c:d].repeat_interleave(shared, dim=1) for t in (k, v))
         found = scores(q[a:b], kk, window["scale"], causal, left, right)
         outs.append(torch.einsum("hnm,mhd->nhd", found.softmax(-1), vv))
@@ -157,13 +165,83 @@ def test_the_arguments_say_what_is_seen(
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(shapes, st.booleans())
+def test_sequences_are_arguments_of_the_kernels(
+    flash_on_cpu: None, shape: list[tuple[int, int]], sinks: bool
+) -> None:
+    """PyTorch's dispatch gets what `PlainVarlen` gets, and both give the same."""
+    tree, _ = drawn_tree(shape)
+    heads = KEY_HEADS * SHARED
+    layer = LayerSettings(0, 0.3, sinks=drawn(heads, seed=5).requires_grad_() if sinks else None)
+    levels = divide_into_levels(tree, torch.device("cpu"))
+    widths = ((heads, WIDTH), (KEY_HEADS, WIDTH), (KEY_HEADS, WIDTH))
+    inputs = [drawn(len(tree), *each, seed=i).requires_grad_() for i, each in enumerate(widths)]
+    found = []
+    for varlen in (FlashVarlen(layer), PlainVarlen(layer)):
+        out = attend_in_levels(inputs[0], inputs[1], inputs[2], layer.sinks, levels, varlen)
+        into = inputs if layer.sinks is None else [*inputs, layer.sinks]
+        found.append([out, *torch.autograd.grad(out, into, drawn(*out.shape, seed=3))])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "value_width"),
+    [(torch.bfloat16, 64, 64), (torch.float16, 12, 20), (torch.bfloat16, 256, 128)],
+)
+@pytest.mark.parametrize("layout", ["tokens first", "heads first"])
+def test_levels_have_shapes_on_a_cuda_device(
+    dtype: torch.dtype, width: int, value_width: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes, without a wait for the device; Triton takes no tensors without values."""
+    monkeypatch.setattr(level_sums, "has_kernels", lambda device: False)
+    with fake_cuda():
+        before = waits()
+
+        def on_cuda(heads: int, width: int) -> torch.Tensor:
+            if layout == "tokens first":
+                return torch.empty(len(TREE), heads, width, dtype=dtype, device="cuda")
+            made = torch.empty(heads, len(TREE), width, dtype=dtype, device="cuda")
+            return made.transpose(0, 1)
+
+        query, key, value = on_cuda(6, width), on_cuda(2, width), on_cuda(2, value_width)
+        layer = LayerSettings(0, 0.3, sinks=torch.empty(6, dtype=dtype, device="cuda"))
+        varlen = varlen_for(query, value, layer)
+        assert isinstance(varlen, FlashVarlen)
+        attended = attend(query, key, value, Tree(TREE.subtrees), layer)
+        assert attended.shape == (len(TREE), 6, value_width)
+        assert (attended.dtype, attended.device.type) == (dtype, "cuda")
+        levels = divide_into_levels(TREE, query.device)
+        assert len(levels.calls) == 3
+        at = varlen.width(width, value_width)
+        padded = [F.pad(t, (0, at - t.shape[-1])) for t in (query.contiguous(), key, value)]
+        parts = [varlen.forward(call, padded[0], padded[1], padded[2]) for call in levels.calls]
+        out, sums = level_sums.join_parts(iter(parts), 3, levels.depth, layer.sinks)
+        assert (out.shape, out.dtype) == (padded[0].shape, dtype)
+        assert (sums.shape, sums.dtype) == ((6, len(TREE)), torch.float32)
+        grads = [
+            varlen.backward(call, out, padded[0], padded[1], padded[2], out, sums)
+            for call in levels.calls
+        ]
+        added = level_sums.add_gradients(iter(grads), 3, levels.depth, levels.seen_at)
+        for grad, of in zip(added, padded, strict=True):
+            assert (grad.shape, grad.dtype, grad.device) == (of.shape, of.dtype, of.device)
+        assert waits() == before
+
+
 @pytest.mark.parametrize(
     ("dtype", "width", "value_width", "window"),
     [(torch.bfloat16, 64, 64, None), (torch.float16, 12, 20, 9), (torch.bfloat16, 256, 128, 9)],
 )
 def test_shapes_on_a_cuda_device(
-    dtype: torch.dtype, width: int, value_width: int, window: int | None
+    dtype: torch.dtype,
+    width: int,
+    value_width: int,
+    window: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(level_sums, "has_kernels", lambda device: False)
     with fake_cuda():
 
         def on_cuda(*shape: int) -> torch.Tensor:
