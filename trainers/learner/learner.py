@@ -134,7 +134,8 @@ class Learner:
                 later=refreshed_bytes(self._reference, self._refreshes_every, model),
             ),
             asked=way,
-            entropies=algorithm.entropy_bonus != 0 or algorithm.taught_exactly,
+            entropies=algorithm.taught_exactly
+            or (algorithm.entropy_bonus != 0 and (divided.weights or not policy.head_is_matrix)),
         )
         if accelerator.is_main_process:
             _tell(model, policy)

@@ -55,7 +55,8 @@ class StepMemory:
         fixed: What a step takes whatever its length.
         room: The bytes of memory for all of it, and whose it is; None where nobody says.
         asked: The way the user asks for; None chooses.
-        entropies: Whether the loss has entropies.
+        entropies: Autograd differentiates entropies: those of heads that are one matrix have
+            gradients without it.
         kv_bytes: The most that keys and values take while a step is learned from.
         kv_held: The memory that they hold already.
     """

@@ -22,8 +22,8 @@ from gymnast.agents.models.adapters import folded_bytes
 
 GIB = 2**30
 # A row of logits takes this many bytes for each token of the vocabulary: the logits, in float32
-# too where the model is in half precision, and what the sum over them takes; with entropies, what
-# autograd keeps of them as well.
+# too where the model is in half precision, and their exponentials (kernels take less); where
+# autograd differentiates entropies, also the tensors that it keeps.
 LOGIT_BYTES, WITH_ENTROPIES = 10, 24
 # What AdamW keeps of a trained weight, and a float32 copy or gradient of it.
 MOMENTS_BYTES, FLOAT32_BYTES = 8, 4
@@ -139,7 +139,7 @@ def logits_bytes(model: Any, actions: int, most_bytes: int, *, entropies: bool) 
         model: Of Transformers.
         actions: How many tokens have logits.
         most_bytes: How much is computed at once, in float32.
-        entropies: Whether those of the distributions are computed too.
+        entropies: Autograd differentiates the entropies of the distributions.
     """
     vocabulary = model.config.get_text_config().vocab_size
     rows = min(actions, max(1, most_bytes // (4 * vocabulary)))

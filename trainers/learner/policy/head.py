@@ -20,13 +20,11 @@ from gymnast.agents.models.decoder import OwnHead, decoder_of
 from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.agents.models.float32_head import Float32Head, logits_type
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.policy.token_logprobs import (
-    NEVER,
-    sums_and_entropies,
-    token_logprobs,
-)
+from gymnast.trainers.learner.policy.logit_tiles import NEVER, kernels_serve
+from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
 
-# Bytes of logits at once: enough rows for a fast matrix product, and little beside the rest.
+# Bytes of logits at once: enough rows for a fast matrix product, and little next to the rest. Plain
+# torch counts them in float32; kernels need no copy of logits in half precision.
 CPU_LOGITS_BYTES = 2**25
 GPU_LOGITS_BYTES = 2**28
 
@@ -39,7 +37,7 @@ MAGNITUDES = (1.0, 64.0)
 
 @dataclass(frozen=True)
 class TeacherStates:
-    """What a teacher makes of the A action tokens of a micro-batch, before its head.
+    """States of a teacher for the A action tokens of a micro-batch, before its head.
 
     Attributes:
         hidden: [A, width] of the teacher.
@@ -62,9 +60,15 @@ class Head:
         temperature: At which the actions were sampled; divides the logits.
         unused_ids: Ids that are no tokens; they have no share in any distribution.
 
+    Attributes:
+        plain: Compute heads that are one matrix in plain torch on every device, and never in the
+            fewer matrix products that a frozen weight needs.
+
     Raises:
         ModelError: The model's logits cannot be made from the last hidden states of its decoder.
     """
+
+    plain: bool = False
 
     def __init__(self, causal: Any, *, temperature: float, unused_ids: Sequence[int] = ()) -> None:
         self._causal = causal
@@ -82,20 +86,9 @@ class Head:
         With `entropies` [2, A]: these, and the entropies of their distributions, which have no
         gradient and leave that of the log-probabilities as it is.
         """
-        at_once = self._logits_at_once(hidden.device)
         if self._is_matrix(hidden):
-            head, scale = self._causal.get_output_embeddings(), self._scale / self._temperature
-            return token_logprobs(
-                hidden,
-                head.weight,
-                head.bias,
-                targets,
-                scale=scale,
-                at_once=at_once,
-                dtype=logits_type(hidden) if type(head) is Float32Head else None,
-                entropies=entropies,
-                unused=self._unused_on(hidden.device),
-            )
+            return self._matrix_logprobs(hidden, targets, entropies=entropies)
+        at_once = self._logits_at_once(hidden.device)
         measured: list[torch.Tensor] | None = [] if entropies else None
         logprobs = [
             checkpoint(partial(self._logprobs, measured, number), *part, use_reentrant=False)
@@ -112,6 +105,9 @@ class Head:
 
         Both have gradients.
         """
+        if self._is_matrix(hidden):
+            found = self._matrix_logprobs(hidden, targets, entropies=True, entropy_gradients=True)
+            return found.float()
         at_once = self._logits_at_once(hidden.device)
         parts = zip(hidden.split(at_once), targets.split(at_once), strict=True)
         return torch.cat(
@@ -156,14 +152,53 @@ class Head:
         unused = self._unused_on(hidden.device)
         return logits if unused is None else logits.index_fill(-1, unused, NEVER)
 
+    @property
+    def is_matrix(self) -> bool:
+        """Return True if the head is one matrix, which is not sharded, and a factor."""
+        head = self._causal.get_output_embeddings()
+        return (
+            type(head) in (nn.Linear, Float32Head)
+            and type(head.weight) is nn.Parameter
+            and head.weight.shape == (head.out_features, head.in_features)
+            and self._softcap is None
+            and self._own is None
+        )
+
+    def _matrix_logprobs(
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        *,
+        entropies: bool,
+        entropy_gradients: bool = False,
+    ) -> torch.Tensor:
+        head = self._causal.get_output_embeddings()
+        dtype = logits_type(hidden) if type(head) is Float32Head else hidden.dtype
+        at_once = self._logits_at_once(hidden.device)
+        if kernels_serve(hidden) and not self.plain:
+            at_once = max(1, GPU_LOGITS_BYTES // (dtype.itemsize * self._config.vocab_size))
+        return token_logprobs(
+            hidden,
+            head.weight,
+            head.bias,
+            targets,
+            scale=self._scale / self._temperature,
+            at_once=at_once,
+            dtype=dtype,
+            entropies=entropies,
+            entropy_gradients=entropy_gradients,
+            unused=self._unused_on(hidden.device),
+            plain=self.plain,
+        )
+
     def _unused_on(self, device: torch.device) -> torch.Tensor | None:
-        """The ids that are no tokens, which stay where they were used last."""
+        """Return the ids that are no tokens, which stay where they were used last."""
         if self._unused is not None:
             self._unused = self._unused.to(device)
         return self._unused
 
     def _logits_at_once(self, device: torch.device) -> int:
-        """How many positions have their logits at the same time."""
+        """Return the number of positions that have their logits, in float32, at the same time."""
         most = CPU_LOGITS_BYTES if device.type == "cpu" else GPU_LOGITS_BYTES
         return max(1, most // (4 * self._config.vocab_size))
 
@@ -173,7 +208,7 @@ class Head:
 
     @property
     def _scale(self) -> float:
-        """What the model's own forward multiplies its logits by."""
+        """The factor by which the model's own forward multiplies its logits."""
         scale = getattr(self._config, "logit_scale", None) or 1.0  # Cohere
         return float(scale / (getattr(self._config, "logits_scaling", None) or 1.0))  # Granite
 
@@ -183,20 +218,15 @@ class Head:
         return getattr(self._config, "final_logit_softcapping", None) or None
 
     def _is_matrix(self, hidden: torch.Tensor) -> bool:
-        """Whether the head is nothing but its weight, which is all here (not sharded)."""
-        head = self._causal.get_output_embeddings()
+        """Return True if logits are products of such hidden states and the head's weight."""
         return (
-            type(head) in (nn.Linear, Float32Head)
-            and type(head.weight) is nn.Parameter
-            and head.weight.shape == (head.out_features, head.in_features)
-            and head.weight.dtype == hidden.dtype
+            self.is_matrix
+            and self._causal.get_output_embeddings().weight.dtype == hidden.dtype
             and not torch.is_autocast_enabled(hidden.device.type)
-            and self._softcap is None
-            and self._own is None
         )
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What the model's own forward makes of its last hidden states: [n, V], float32."""
+        """Compute the logits of the model's own forward from hidden states: [n, V], float32."""
         return self._known_logits(hidden) if self._own is None else self._own(hidden).float()
 
     def _known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -270,6 +300,6 @@ class Head:
 
 
 def _entropies(logits: torch.Tensor) -> torch.Tensor:
-    """Of the distributions of logits [a, V], which stay as they are: [a]."""
-    rows = logits.split(ROWS_AT_ONCE)
-    return torch.cat([sums_and_entropies(r.clone(), torch.empty_like(r))[1] for r in rows])
+    """Compute the entropies of the distributions of logits [a, V], which stay as they are: [a]."""
+    logprobs = (torch.log_softmax(rows, dim=-1) for rows in logits.split(ROWS_AT_ONCE))
+    return torch.cat([-torch.linalg.vecdot(each.exp(), each) for each in logprobs])

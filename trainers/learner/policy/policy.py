@@ -156,6 +156,11 @@ class Policy(nn.Module):
         return self._head.logits(hidden)
 
     @property
+    def head_is_matrix(self) -> bool:
+        """Return True if logits are products of hidden states and one matrix, which is whole."""
+        return self._head.is_matrix
+
+    @property
     def output_layer(self) -> nn.Module:
         """What makes logits of hidden states."""
         layer: nn.Module = self._causal.get_output_embeddings()
