@@ -47,6 +47,7 @@ from gymnast.trainers.learner.model_checks import leaves_out
 from gymnast.trainers.learner.optimizers.dropping import Dropping
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.outcomes import Outcomes
+from gymnast.trainers.learner.policy.kernel_check import choose_kernels, use_plain
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.policy.shares import largest_over_processes
@@ -139,6 +140,8 @@ class Learner:
         )
         if accelerator.is_main_process:
             _tell(model, policy)
+        if accelerator.device.type == "cuda":
+            self._check_kernels(policy)
         if divided.anything:
             self.memory.measure()
         self._schedule = named_schedule(settings.schedule)
@@ -146,6 +149,22 @@ class Learner:
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
         if trained is not model:
             self._follow(model, trained)
+
+    def _check_kernels(self, policy: Policy) -> None:
+        """Check the kernels of training; if they are wrong in one process, none uses them."""
+        algorithm, accelerator = self._settings.algorithm, self._accelerator
+        right = choose_kernels(
+            policy,
+            entropy="trained" if algorithm.entropy_bonus else "measured",
+            reports=accelerator.is_main_process,
+        )
+        (wrong,) = largest_over_processes(accelerator, [float(not right)])
+        if wrong:
+            use_plain(policy)
+            scorer = None if self._teaching is None else self._teaching.scorer
+            for reference in (self._reference, scorer):
+                if isinstance(reference, Reference):
+                    reference.use_plain()
 
     def _follow(self, model: Any, trained: Any) -> None:
         """Have the model take over the weights of its divided copy."""

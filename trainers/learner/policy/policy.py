@@ -3,7 +3,8 @@
 The model computes hidden states; `trainers/learner/policy/head.py` turns those that predict action
 tokens into log-probabilities. Trajectories are packed into one sequence where the model can be
 driven so (`packing.py`), else they are padded rows (`padded.py`). What the layers compute is kept
-for the backward pass, or only their inputs are (`recomputation.py`).
+for the backward pass, or only their inputs are (`recomputation.py`). On a GPU the kernels of all of
+this are compared with plain PyTorch before they train (`kernel_check.py`).
 
 A policy gradient is that of the policy that sampled, so the model computes in training as it does
 when it samples: in evaluation mode. Dropout, router noise and whatever else its configuration has
@@ -110,6 +111,15 @@ class Policy(nn.Module):
         self._activations = activations
 
     @property
+    def plain(self) -> bool:
+        """True if attention and head are matrix products of PyTorch, on every device."""
+        return self._head.plain
+
+    @plain.setter
+    def plain(self, plain: bool) -> None:
+        self._head.plain = plain
+
+    @property
     def device(self) -> torch.device:
         """Where the model is, and where micro-batches have to be."""
         device: torch.device = self.model.device
@@ -185,7 +195,7 @@ class Policy(nn.Module):
         device = batch.targets.device
         ids = torch.tensor(batch.packed.ids, device=device)[None]  # [1, N]
         positions = torch.tensor(batch.packed.positions, device=device)[None]
-        plan = TreePlan(batch.packed)
+        plan = TreePlan(batch.packed, plain=self.plain)
         with planned(self.model), replaying(self._routers, batch.experts):
             hidden: torch.Tensor = decoder_of(self._causal)(
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gymnast.trainers.learner.policy.kernel_check import use_plain
 from gymnast.trainers.learner.policy.micro_batches import MicroBatch
 from gymnast.trainers.learner.policy.policy import Policy
 
@@ -50,6 +51,10 @@ class Reference:
         self._adapters = frozenset(trained) if self._adapted else frozenset[str]()
         self._refreshed: dict[str, torch.Tensor] = {}  # by name; never written to
         self.split = self._policy.split
+
+    def use_plain(self) -> None:
+        """Compute without kernels from now on; see `kernel_check.py`."""
+        use_plain(self._policy)
 
     @torch.no_grad()
     def logprobs(self, batch: MicroBatch) -> torch.Tensor:
