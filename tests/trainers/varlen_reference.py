@@ -128,7 +128,8 @@ def _repeated(tensor: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 def _summed(grads: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """[H, m, D] to [m, Hkv, D], over the heads that share a key."""
     wide = torch.promote_types(grads.dtype, torch.float32)
-    return grads.to(wide).unflatten(0, (key.shape[1], -1)).sum(1).transpose(0, 1).to(grads.dtype)
+    by_key = grads.to(wide).view(key.shape[1], -1, *grads.shape[1:])
+    return by_key.sum(1).transpose(0, 1).to(grads.dtype)
 
 
 @contextmanager

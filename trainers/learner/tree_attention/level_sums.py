@@ -88,7 +88,7 @@ def join_by_kernel(
                 *_filled(outs, out),
                 *_filled(totals, sums),
                 carry,
-                sums if sinks is None else sinks,
+                sums if sinks is None else sinks.contiguous(),
                 depth,
                 tokens,
                 first,

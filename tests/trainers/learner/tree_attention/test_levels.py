@@ -64,17 +64,22 @@ def by_tree(tree: Tree, layer: LayerSettings, *, plain: bool) -> Callable[[Tenso
     """Attend over a tree, with the sinks among the inputs if there are any."""
 
     def attended(inputs: Tensors) -> torch.Tensor:
-        sinks = inputs[3] if len(inputs) > 3 else None
-        return attend(*inputs[:3], tree, replace(layer, sinks=sinks), plain=plain)
+        query, key, value, *sinks = inputs
+        with_sinks = replace(layer, sinks=sinks[0] if sinks else None)
+        return attend(query, key, value, tree, with_sinks, plain=plain)
 
     return attended
 
 
 def by_mask(seen: torch.Tensor, layer: LayerSettings) -> Callable[[Tensors], torch.Tensor]:
     """Attend in one piece, under the mask of a tree."""
-    return lambda inputs: attend_under_a_mask(
-        *inputs[:3], seen, layer.scale, inputs[3] if len(inputs) > 3 else None
-    )
+
+    def attended(inputs: Tensors) -> torch.Tensor:
+        query, key, value, *sinks = inputs
+        extra = sinks[0] if sinks else None
+        return attend_under_a_mask(query, key, value, seen, layer.scale, extra)
+
+    return attended
 
 
 # --- Division
