@@ -1,7 +1,7 @@
 """Variable-length attention in matrix products, sequence by sequence, on any device.
 
-It has the semantics that `cuda_flash.py` relies on, and rounds where flash attention rounds. What a
-kernel leaves undefined is NaN, so that a test fails where it is used.
+It has the semantics that `cuda_flash.py` relies on, and rounds where flash attention rounds. Rows
+that a kernel leaves undefined are NaN, so that a test fails where one is used.
 """
 
 from collections.abc import Iterator
@@ -134,7 +134,7 @@ def _summed(grads: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def levels_everywhere() -> Iterator[list[PlainVarlen]]:
-    """Have all layers without softcaps attend level by level, as on a GPU; yields what did."""
+    """Have all layers without softcaps attend level by level, as on a GPU; yields their calls."""
     used: list[PlainVarlen] = []
 
     def varlen_for(

@@ -34,7 +34,7 @@ def join_levels(
     sums_b,
     sums_c,
     sums_d,
-    carry,  # [N, H, D] float32, contiguous: what launches before this one joined
+    carry,  # [N, H, D] float32, contiguous: the result of launches before this one
     sinks,  # [H], read with HAS_SINKS
     depth,  # [N] int32: the number of levels of a token
     tokens,  # N
@@ -47,7 +47,7 @@ def join_levels(
     RESUMED: tl.constexpr,  # launches came before this one
     HAS_SINKS: tl.constexpr,
 ):
-    """Join four levels to what there is; the program (tokens, head).
+    """Join four levels to those before; the program (tokens, head).
 
     A token whose last level is joined gets its sink, and its result is rounded.
     """
@@ -170,7 +170,7 @@ def add_levels(
     value_b,
     value_c,
     value_d,
-    carry,  # [N, H, D] float32, contiguous: what launches before this one added up, of queries
+    carry,  # [N, H, D] float32, contiguous: the sums of launches before this one, of queries
     depth,  # [N] int32: the number of levels of a token's query
     seen_at,  # [N] int32: the level of its key and value besides level 0, or 0
     tokens,  # N
@@ -188,7 +188,7 @@ def add_levels(
     TOKENS: tl.constexpr,  # of a tile
     RESUMED: tl.constexpr,  # launches came before this one
 ):
-    """Add four levels to what there is; the program (tokens, head), of queries, keys and values."""
+    """Add four levels to those before; the program (tokens, head of queries, keys or values)."""
     token = (tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     column = tl.arange(0, PADDED_WIDTH)
