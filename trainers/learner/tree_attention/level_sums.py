@@ -1,7 +1,7 @@
 """Sums over the levels of a tree: by one Triton kernel for four levels, or in plain torch.
 
-Parts are in half precision on a GPU. They are added up in float32 (or float64), and rounded once, at
-the end. `level_kernels.py` has the kernels; it imports Triton, so it is imported when one is
+Parts are in half precision on a GPU. They are added up in float32 (or float64), and rounded once,
+at the end. `level_kernels.py` has the kernels; it imports Triton, so it is imported when one is
 launched. A kernel reads the rows of the tokens that have a part of a level, and writes the sum over
 those of level 0. Plain torch reads all rows: those without keys are zeros.
 """
