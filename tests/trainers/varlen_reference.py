@@ -1,7 +1,7 @@
 """Variable-length attention in matrix products, sequence by sequence, on any device.
 
-It has the semantics that `cuda_flash.py` relies on, and rounds where flash attention rounds. What a
-kernel leaves undefined is NaN, so that a test fails where it is used.
+It has the semantics that `cuda_flash.py` relies on, and rounds where flash attention rounds. Rows
+that a kernel leaves undefined are NaN, so that a test fails where one is used.
 """
 
 from collections.abc import Iterator
@@ -128,12 +128,13 @@ def _repeated(tensor: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 def _summed(grads: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """[H, m, D] to [m, Hkv, D], over the heads that share a key."""
     wide = torch.promote_types(grads.dtype, torch.float32)
-    return grads.to(wide).unflatten(0, (key.shape[1], -1)).sum(1).transpose(0, 1).to(grads.dtype)
+    by_key = grads.to(wide).view(key.shape[1], -1, *grads.shape[1:])
+    return by_key.sum(1).transpose(0, 1).to(grads.dtype)
 
 
 @contextmanager
 def levels_everywhere() -> Iterator[list[PlainVarlen]]:
-    """Have all layers without softcaps attend level by level, as on a GPU; yields what did."""
+    """Have all layers without softcaps attend level by level, as on a GPU; yields their calls."""
     used: list[PlainVarlen] = []
 
     def varlen_for(

@@ -2,11 +2,18 @@
 
 It imports Triton, so it is imported when a kernel is launched, and not before. A program has a tile
 of some tokens and one head. Sums are in float32. Offsets are in 64 bits, since tokens times heads
-times width may be more than 2**31.
+times width may be more than 2**31. Widths are multiples of 8, so strides are too: 16 bytes of half
+precision are loaded at once.
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def rows_at(token, head, token_stride, head_stride):
+    """Return where the rows of some tokens and a head begin, [TOKENS], visibly a multiple of 8."""
+    return (token * (token_stride // 8) + head * (head_stride // 8)) * 8
 
 
 @triton.jit
@@ -27,7 +34,7 @@ def join_levels(
     sums_b,
     sums_c,
     sums_d,
-    carry,  # [N, H, D] float32, contiguous: what launches before this one joined
+    carry,  # [N, H, D] float32, contiguous: the result of launches before this one
     sinks,  # [H], read with HAS_SINKS
     depth,  # [N] int32: the number of levels of a token
     tokens,  # N
@@ -40,7 +47,7 @@ def join_levels(
     RESUMED: tl.constexpr,  # launches came before this one
     HAS_SINKS: tl.constexpr,
 ):
-    """Join four levels to what there is; the program (tokens, head).
+    """Join four levels to those before; the program (tokens, head).
 
     A token whose last level is joined gets its sink, and its result is rounded.
     """
@@ -77,7 +84,7 @@ def join_levels(
 
     column = tl.arange(0, PADDED_WIDTH)
     inside = (column < WIDTH)[None, :]
-    offsets = (token * token_stride + head * head_stride)[:, None] + column[None, :]
+    offsets = rows_at(token, head, token_stride, head_stride)[:, None] + column[None, :]
     carried = ((token * tl.num_programs(1) + head) * WIDTH)[:, None] + column[None, :]
     mixed = tl.zeros([TOKENS, PADDED_WIDTH], tl.float32)
     if RESUMED:
@@ -163,7 +170,7 @@ def add_levels(
     value_b,
     value_c,
     value_d,
-    carry,  # [N, H, D] float32, contiguous: what launches before this one added up, of queries
+    carry,  # [N, H, D] float32, contiguous: the sums of launches before this one, of queries
     depth,  # [N] int32: the number of levels of a token's query
     seen_at,  # [N] int32: the level of its key and value besides level 0, or 0
     tokens,  # N
@@ -181,14 +188,15 @@ def add_levels(
     TOKENS: tl.constexpr,  # of a tile
     RESUMED: tl.constexpr,  # launches came before this one
 ):
-    """Add four levels to what there is; the program (tokens, head), of queries, keys and values."""
+    """Add four levels to those before; the program (tokens, head of queries, keys or values)."""
     token = (tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     column = tl.arange(0, PADDED_WIDTH)
     inside = (column < WIDTH)[None, :]
     if head < HEADS:
         count = tl.load(depth + token, mask=token < tokens, other=0)
-        offsets = (token * query_token_stride + head * query_head_stride)[:, None] + column[None, :]
+        at = rows_at(token, head, query_token_stride, query_head_stride)
+        offsets = at[:, None] + column[None, :]
         carried = ((token * HEADS + head) * WIDTH)[:, None] + column[None, :]
         add_to_queries(
             query,
@@ -206,12 +214,12 @@ def add_levels(
         )
     elif head < HEADS + KEY_HEADS:
         level = tl.load(seen_at + token, mask=token < tokens, other=0)
-        at = token * key_token_stride + (head - HEADS) * key_head_stride
+        at = rows_at(token, head - HEADS, key_token_stride, key_head_stride)
         offsets = at[:, None] + column[None, :]
         add_to_keys(key, key_a, key_b, key_c, key_d, level, first, offsets, inside)
     else:
         level = tl.load(seen_at + token, mask=token < tokens, other=0)
-        at = token * value_token_stride + (head - HEADS - KEY_HEADS) * value_head_stride
+        at = rows_at(token, head - HEADS - KEY_HEADS, value_token_stride, value_head_stride)
         offsets = at[:, None] + column[None, :]
         add_to_keys(value, value_a, value_b, value_c, value_d, level, first, offsets, inside)
 

@@ -1,12 +1,13 @@
 """Sums over the levels of a tree: by one Triton kernel for four levels, or in plain torch.
 
-Parts are in half precision on a GPU. Whatever is added up is added up in float32 (or float64), and
-rounded once, at the end. `level_kernels.py` has the kernels; it imports Triton, so it is imported
-when one is launched. It reads of a level the rows of the tokens that have a part of it, and writes
-the sum where level 0 was. Plain torch reads all rows: those without keys are zeros.
+Parts are in half precision on a GPU. They are added up in float32 (or float64), and rounded once,
+at the end. `level_kernels.py` has the kernels; it imports Triton, so it is imported when one is
+launched. A kernel reads the rows of the tokens that have a part of a level, and writes the sum over
+those of level 0. Plain torch reads all rows: those without keys are zeros.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from itertools import islice
 
@@ -19,6 +20,7 @@ PARTS = 4  # levels that a launch adds to what there is
 TILE = 4096  # elements of a tile of tokens and columns
 
 
+@cache
 def has_kernels(device: torch.device) -> bool:
     """Return whether sums on this device are computed by Triton."""
     return device.type == "cuda" and find_spec("triton") is not None
@@ -27,17 +29,17 @@ def has_kernels(device: torch.device) -> bool:
 def join_parts(
     parts: Iterator[Part], levels: int, depth: torch.Tensor, sinks: torch.Tensor | None
 ) -> Part:
-    """Join what tokens get at each level, and their sinks.
+    """Join the parts of all levels, and the sinks.
 
     Args:
-        parts: For each level what it gives, [N, H, D], and the logarithms of its sums, [H, N]. They
-            may be overwritten.
+        parts: Of each level the attended values, [N, H, D], and the logarithms of the softmax sums,
+            [H, N]. They may be overwritten.
         levels: The number of parts.
         depth: The number of levels at which each token has a part, [N], int32.
         sinks: [H], or None.
 
     Returns:
-        What each token gets, [N, H, D], and the logarithms of its sums with its sink, [H, N].
+        The attended values, [N, H, D], and the logarithms of the sums with the sinks, [H, N].
     """
     by_kernel = has_kernels(depth.device)
     return (join_by_kernel if by_kernel else join_plain)(parts, levels, depth, sinks)
@@ -88,7 +90,7 @@ def join_by_kernel(
                 *_filled(outs, out),
                 *_filled(totals, sums),
                 carry,
-                sums if sinks is None else sinks,
+                sums if sinks is None else sinks.contiguous(),
                 depth,
                 tokens,
                 first,
@@ -226,27 +228,27 @@ def _spent_by_kernel(gradient: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 
 def _carry(out: torch.Tensor, levels: int) -> torch.Tensor:
-    """What stays in float32 between launches, [N, H, D]; one number where there is one launch."""
+    """Allocate the sums that stay in float32 between launches, if there are several, [N, H, D]."""
     return out.new_empty(out.shape if levels > PARTS + 1 else 1, dtype=torch.float32)
 
 
 def _padded(width: int) -> int:
-    """The power of two that holds a row."""
+    """Return the power of two that a row takes in a tile."""
     return max(16, 1 << (width - 1).bit_length())
 
 
 def _tile(width: int) -> int:
-    """The number of tokens of a tile."""
+    """Return the number of tokens of a tile."""
     return max(1, TILE // _padded(width))
 
 
 def _filled(tensors: list[torch.Tensor], other: torch.Tensor) -> list[torch.Tensor]:
-    """As many as a launch takes; nothing is read of `other`, which no token has a part of."""
+    """Fill up to the number that a launch takes; no token has a part of `other`: it is not read."""
     return [*tensors, *[other] * (PARTS - len(tensors))]
 
 
 def _laid_out_as(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with the strides of the other; a kernel's results have the same in every call."""
+    """Return the tensor with the strides of `model`, which those of a kernel have in every call."""
     if tensor.stride() == model.stride():
         return tensor
     return torch.empty_like(model).copy_(tensor)

@@ -130,14 +130,14 @@ def divide_into_levels(tree: Tree, device: torch.device) -> Levels:
     rows = [np.repeat(depths, lengths), np.repeat(seen, lengths)]
     for queries, keys in bounds:
         rows += [np.array(queries), np.array(keys)]
-    depth, seen_at, *rest = _together(rows, device)
+    of_query, of_key, *rest = _together(rows, device)
     calls = [
         Sequences(queries, keys, _longest(here), _longest(there), causal=number == 0)
         for number, (queries, keys, (here, there)) in enumerate(
             zip(rest[::2], rest[1::2], bounds, strict=True)
         )
     ]
-    return Levels(calls, depth, seen_at)
+    return Levels(calls, of_query, of_key)
 
 
 def _depths(subtrees: Sequence[Subtree]) -> list[int]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from compiled_kernels import CAPABILITIES, TYPES, check_resources, compiled
 from gymnast.agents.models.attention import LayerSettings
+from gymnast.trainers.learner.tree_attention.calls import Tree
 from gymnast.trainers.learner.tree_attention.cuda_flash import FlashVarlen
 from gymnast.trainers.learner.tree_attention.join import attend
 from gymnast.trainers.learner.tree_attention.kernels import varlen_for
@@ -35,7 +36,7 @@ class Case:
     """Parts of random tokens at each level.
 
     Args:
-        levels: How many there are.
+        levels: The number of levels.
         tokens: N.
         heads: H and Hkv.
         width: D.
@@ -223,11 +224,10 @@ def configurations() -> Iterator[Any]:
         for width in (64, 128, 256):
             yield torch.bfloat16, width, capability, False
         yield torch.bfloat16, 128, capability, True
-    for width in (8, 24, 72, 80, 96, 192):
+    for width in (8, 24, 64, 72, 80, 96, 192, 256):
         yield torch.bfloat16, width, 86, True
-    for width in (64, 128, 256):
+    for width in (64, 256):
         yield torch.float16, width, 90, True
-        yield torch.bfloat16, width, 86, True
 
 
 @pytest.mark.triton
@@ -302,8 +302,7 @@ def test_sums_fit_every_card(
     )
     for made in (joined, added, dotted):
         check_resources(made, capability, tmp_path, spilled_bytes=0)
-        if width % 16 == 0:
-            assert "ld.global.v4" in made.asm["ptx"]
+        assert "ld.global.v4" in made.asm["ptx"]
     for made in (joined, added):
         assert "cvt.rn." in made.asm["ptx"]
 
@@ -370,8 +369,10 @@ def test_levels_on_a_gpu_are_as_close_as_explicit_attention(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tree", [groups(4, 8, 90, 60), chain(7, 33)], ids=["groups", "chain"])
-def test_levels_on_a_gpu_take_a_call_each(gpu: torch.device, tree: Any) -> None:
+@pytest.mark.parametrize(
+    ("tree", "calls"), [(groups(4, 8, 90, 60), 2), (chain(7, 33), 7)], ids=["groups", "chain"]
+)
+def test_levels_on_a_gpu_take_a_call_each(gpu: torch.device, tree: Tree, calls: int) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     inputs = [
@@ -382,6 +383,5 @@ def test_levels_on_a_gpu_take_a_call_each(gpu: torch.device, tree: Any) -> None:
         out = attend(inputs[0], inputs[1], inputs[2], tree, LayerSettings(0, 0.125))
         torch.autograd.grad(out.float().sum(), inputs)
     counts = {event.key: event.count for event in seen.key_averages()}
-    calls = 2 if len(tree.subtrees) > 7 else 7
     assert counts["aten::_flash_attention_forward"] == calls
     assert counts["aten::_flash_attention_backward"] == calls

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.models.attention import LayerSettings
+from gymnast.trainers.learner.policy.packing import TreePlan, pack
 from gymnast.trainers.learner.tree_attention import join
 from gymnast.trainers.learner.tree_attention.calls import Tree
 from gymnast.trainers.learner.tree_attention.join import attend
@@ -54,7 +55,7 @@ def drawn_inputs(
 def values_and_gradients(
     function: Callable[[Tensors], torch.Tensor], inputs: Tensors, gradient: torch.Tensor
 ) -> Tensors:
-    """What a function of the inputs gives, and the gradients of all of them."""
+    """The result of a function of the inputs, and the gradients of all of them."""
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     out = function(inputs)
     return [out.detach(), *torch.autograd.grad(out, inputs, gradient.to(out.dtype))]
@@ -64,17 +65,22 @@ def by_tree(tree: Tree, layer: LayerSettings, *, plain: bool) -> Callable[[Tenso
     """Attend over a tree, with the sinks among the inputs if there are any."""
 
     def attended(inputs: Tensors) -> torch.Tensor:
-        sinks = inputs[3] if len(inputs) > 3 else None
-        return attend(*inputs[:3], tree, replace(layer, sinks=sinks), plain=plain)
+        query, key, value, *sinks = inputs
+        with_sinks = replace(layer, sinks=sinks[0] if sinks else None)
+        return attend(query, key, value, tree, with_sinks, plain=plain)
 
     return attended
 
 
 def by_mask(seen: torch.Tensor, layer: LayerSettings) -> Callable[[Tensors], torch.Tensor]:
     """Attend in one piece, under the mask of a tree."""
-    return lambda inputs: attend_under_a_mask(
-        *inputs[:3], seen, layer.scale, inputs[3] if len(inputs) > 3 else None
-    )
+
+    def attended(inputs: Tensors) -> torch.Tensor:
+        query, key, value, *sinks = inputs
+        extra = sinks[0] if sinks else None
+        return attend_under_a_mask(query, key, value, seen, layer.scale, extra)
+
+    return attended
 
 
 # --- Division
@@ -270,6 +276,19 @@ def test_bfloat16_is_as_close_as_explicit_attention(
 
 
 # --- Where levels are not used
+
+
+def test_a_plain_plan_attends_without_levels() -> None:
+    packed = pack([[*range(20), 1], [*range(20), 2, 3]])
+    shape = (len(packed.ids), (4, 2), (8, 8))
+    query, key, value = drawn_inputs(*shape, torch.float64, 0, sinks=False)
+    layer = LayerSettings(0, 0.3)
+    with levels_everywhere() as used:
+        plain = TreePlan(packed, plain=True).attend(query, key, value, layer)
+        assert not used
+        fused = TreePlan(packed).attend(query, key, value, layer)
+        assert used
+    torch.testing.assert_close(plain, fused, rtol=1e-11, atol=1e-11)
 
 
 @settings(max_examples=60)
