@@ -212,9 +212,9 @@ def measure_plain(
         # - sum p log p = log total - sum p * shifted, and p = exponentials / total
         if shifted.device.type != "cpu":
             shifted.clamp_(min=NEVER)  # 0 * log 0 stays 0
-        weighted = torch.linalg.vecdot(exponentials, shifted)
+        weighted = shifted.mul_(exponentials).sum(dim=-1)
         if shifted.device.type == "cpu" and weighted.isnan().any():  # a look costs nothing here
-            weighted = torch.linalg.vecdot(exponentials, shifted.clamp_(min=NEVER))
+            weighted = shifted.masked_fill_(exponentials == 0, 0.0).sum(dim=-1)
         found = log_total - weighted / total
     if gradients:
         exponentials.mul_((-columns.scale / total)[:, None]).scatter_(-1, targets[:, None], 0.0)

@@ -288,8 +288,8 @@ class _TokenLogprobs(torch.autograd.Function):
 class _Gradients:
     """Gradients of hidden states, weight and bias, added up over tiles.
 
-    Those of hidden states in half precision are added up in float32, and where the products of
-    tiles are rounded, the targets' own part is not among them: it is most of the sum.
+    Those of hidden states in half precision are added up in float32. The products of tiles are
+    rounded to bfloat16, so the targets' own part, which is most of the sum, is not among them.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class _Gradients:
         self.of_hidden = torch.empty_like(hidden) if needed[0] else None
         self.of_weight = torch.zeros_like(weight) if needed[1] else None
         self.of_bias = None if bias is None or not needed[2] else torch.zeros_like(bias)
-        self._own_apart = settings.dtype.itemsize < 4
+        self._own_apart = settings.dtype == torch.bfloat16
         self._widened = settings.dtype != hidden.dtype
         self._rows = slice(0, 0)
         self._total: torch.Tensor | None = None  # of the hidden states of these rows
@@ -334,9 +334,10 @@ class _Gradients:
             return
         if self._own_apart:
             _leave_out(slopes, self._targets[self._rows] - block.start)
-            self._total += slopes @ weight
-        else:
+        if self._total.dtype == slopes.dtype:
             self._total.addmm_(slopes, weight)
+        else:
+            self._total += slopes @ weight
 
     def end(self) -> None:
         """End the tiles of these positions."""
@@ -361,7 +362,7 @@ def _tile_shape(hidden: torch.Tensor, weight: torch.Tensor, elements: int) -> tu
     A taller tile sums more positions in one product, and a wider one more ids. Squares read and
     write the gradients least. Of wide models they are less tall, because the gradient of a tile's
     hidden states, in float32, is to take no more memory than the tile in half precision. In float16
-    the parts of a sum over ids may be too small to be exact, so there are none.
+    parts of a sum over ids may be too small to be exact, so a tile has all ids.
     """
     vocabulary, width = weight.shape
     if hidden.dtype == torch.float16:
