@@ -89,7 +89,7 @@ def _extrapolated(values: np.ndarray, length: float) -> np.ndarray:
     return found
 
 
-def measure_pass(policy: Policy, *, in_one_process: bool = True) -> PassMemory:
+def measure_pass(policy: Policy, in_one_process: bool = True) -> PassMemory:
     """Make a few short passes, and record them; no gradient and no random state is changed.
 
     Args:

@@ -203,8 +203,9 @@ class MasterOptimizer(Optimizer):
         torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
         for part in self._parts:
             part.set_rates(self.next_share, self.one_rate)
+        self.count_taken()  # before any weight changes, so that no error hides that some did
+        for part in self._parts:
             part.torch.step()
-        self.count_taken()
         self.zero_grad()
         for master, weight in self._pairs():
             if master is not weight:
