@@ -39,10 +39,8 @@ from gpu_models import (
 )
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.trainers import make_algorithm
-from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
-from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.settings import LearnerSettings
-from gymnast.trainers.learner.update import UpdateSettings, update
 from train_step_batch import Group, batch
 from train_step_trl import TRLSide
 
@@ -59,8 +57,8 @@ class Side:
 
     Attributes:
         trainer: "Gymnast" or "TRL".
-        groups_per_microbatch: Groups in one forward and backward pass; None for the default of the
-            trainer's `tokens_per_microbatch`.
+        groups_per_microbatch: Groups in one forward and backward pass, with activations kept; None
+            for what the trainer chooses by the memory there is.
     """
 
     trainer: str
@@ -71,7 +69,7 @@ class Side:
         """The side as the table names it."""
         number = self.groups_per_microbatch
         if number is None:
-            return f"{self.trainer}, default micro-batches"
+            return f"{self.trainer}, micro-batches by memory"
         return f"{self.trainer}, {number} group{'s' * (number > 1)} a micro-batch"
 
 
@@ -97,16 +95,17 @@ def gymnast_steps(
     ended: Callable[[], bool],
 ) -> list[float]:
     """Take steps of Gymnast's trainer; return the seconds of each."""
-    policy = Policy(model, activations="keep")
-    optimizer = MasterOptimizer(model.parameters(), learning_rate=LEARNING_RATE)
-    defaults = LearnerSettings()
     number = side.groups_per_microbatch
-    settings = UpdateSettings(
-        algorithm=make_algorithm("grpo"),
-        max_grad_norm=1.0,
-        tokens_per_microbatch=(
-            defaults.tokens_per_microbatch if number is None else number * packed_tokens(groups[0])
-        ),
+    settings = LearnerSettings(
+        learning_rate=LEARNING_RATE,
+        tokens_per_microbatch=None if number is None else number * packed_tokens(groups[0]),
+        activations="auto" if number is None else "keep",
+    )
+    learner = Learner(
+        *(model, Accelerator(cpu=device == "cpu"), make_algorithm("grpo"), settings),
+        reward_weights={},
+        temperature=1.0,
+        seed=0,
     )
     uniform = -math.log(model.config.vocab_size)  # about what random weights give every token
     trajectories = [
@@ -116,12 +115,16 @@ def gymnast_steps(
         ]
         for group in groups
     ]
-    accelerator = Accelerator(cpu=device == "cpu")
+    lengths = [len(each.ids) for group in trajectories for each in group]
+    choice = learner.prepare(max(lengths), sum(lengths))
+    Figure(
+        side.title, "tokens a micro-batch, at most", choice.tokens, note=choice.activations
+    ).report()
     times: list[float] = []
     while len(times) < STEPS and not (times and ended()):
         synchronize(device)
         started = time.perf_counter()
-        update(policy, optimizer, trajectories, settings, accelerator)
+        learner.update(trajectories, len(times))
         synchronize(device)
         times.append(time.perf_counter() - started)
     return times

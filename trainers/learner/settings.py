@@ -75,8 +75,8 @@ class LearnerSettings(Settings):
     activations: Literal["auto", "keep", "recompute", "offload"] = "auto"
     """What becomes of what the layers compute, until the backward pass: `keep` it, `recompute` it
     from each layer's input (more time, much less memory), or `offload` these inputs to the host's
-    memory too, on an accelerator. `auto` keeps it where a step then fits into `memory`; where the
-    size of micro-batches is chosen too, in such of 8,192 tokens or more."""
+    memory too, on an accelerator. `auto` keeps it where a step then fits into `memory` (on a GPU
+    with micro-batches of 8,192 tokens, or of the whole batch), else recomputes or offloads it."""
 
     @property
     def rate_of_adapters(self) -> float:
