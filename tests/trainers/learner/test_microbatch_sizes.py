@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from accelerate import Accelerator
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import NotEnoughMemory
 from gymnast.trainers import make_algorithm
+from gymnast.trainers.learner.credit import with_advantages
 from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.optimizers.by_name import named_optimizer
+from gymnast.trainers.learner.policy.micro_batches import split
 from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.shares import make_share
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Span, StopReason, Trajectory
@@ -209,3 +213,36 @@ def test_an_update_that_has_changed_weights_is_not_made_again() -> None:
     with pytest.raises(NotEnoughMemory):
         learner.update(some_groups(), 0)
     assert learner.optimizer.steps == 1
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of several processes, as far as a share is made for it."""
+
+    num_processes: int
+    process_index: int = 0
+    device = torch.device("cpu")
+
+
+def tokens_of_shares(processes: int, tokens_per_microbatch: int) -> list[list[int]]:
+    """The packed tokens of the micro-batches of each process."""
+    credited = with_advantages(some_groups(), make_algorithm("grpo").estimator, {})
+    aggregation = make_algorithm("grpo").aggregation
+    found = []
+    for number in range(processes):
+        given: Any = OneOf(processes, number)
+        size = {"tokens_per_microbatch": tokens_per_microbatch}
+        share = make_share(credited, aggregation, given, divide=split, also_idle=False, **size)
+        found.append([len(each.batch.packed.ids) for each in share.batches])
+    return found
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+@pytest.mark.parametrize("tokens", [10**6, 400, 150])
+def test_processes_share_a_batch_evenly(processes: int, tokens: int) -> None:
+    alone = len(tokens_of_shares(1, tokens)[0])
+    shares = tokens_of_shares(processes, tokens)
+    assert {len(each) for each in shares} == {math.ceil(alone / processes)}
+    assert max(map(max, shares)) <= tokens
+    longest, shortest = max(map(sum, shares)), min(map(sum, shares))
+    assert shortest > 0.5 * longest

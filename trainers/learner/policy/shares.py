@@ -1,9 +1,9 @@
 """A share of a batch, laid out for one optimisation step: micro-batches and what they need.
 
 All processes know all trajectories, and each computes every n-th micro-batch, n being their number.
-Where the micro-batches do not divide evenly, they are made smaller. Where they still do not, some
-processes end with one that weighs nothing, so that all take part in every forward and backward
-pass.
+Micro-batches are made so small that all processes get as many of about one size. Where they cannot
+be, some processes end with one that weighs nothing, so that all take part in every forward and
+backward pass.
 """
 
 import math
@@ -27,8 +27,6 @@ from gymnast.trainers.learner.policy.micro_batches import (
 from gymnast.types import Span, StopReason, Trajectory
 
 Scorer = Callable[[MicroBatch], torch.Tensor]
-
-_SPLITS = 16  # tries to divide a batch evenly; each halves a size that is far too large
 
 
 class Divide(Protocol):
@@ -150,15 +148,18 @@ def _for_all(
         processes: How many there are.
     """
     chosen = split_by(tokens)
+    if processes == 1 or not chosen:
+        return chosen
     wanted = math.ceil(len(chosen) / processes) * processes
-    for _ in range(_SPLITS):
-        if len(chosen) == wanted or tokens == 1:
-            break
-        tokens = max(1, tokens * len(chosen) // wanted)
-        smaller = split_by(tokens)
-        if len(smaller) > wanted:  # one more pass for some process
-            break
-        chosen = smaller
+    length = sum(len(context.trajectory.ids) for contexts in chosen for context in contexts)
+    low, high = 0, min(tokens, length)  # the smallest size that makes no more than wanted
+    while high - low > max(1, high // 16):
+        middle = (low + high) // 2
+        smaller = split_by(middle)
+        if len(smaller) > wanted:
+            low = middle
+        else:
+            high, chosen = middle, smaller
     return chosen
 
 
