@@ -246,3 +246,21 @@ def test_processes_share_a_batch_evenly(processes: int, tokens: int) -> None:
     assert max(map(max, shares)) <= tokens
     longest, shortest = max(map(sum, shares)), min(map(sum, shares))
     assert shortest > 0.5 * longest
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_step_stays_within_the_memory_it_may_take() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    model = tiny_model(num_hidden_layers=8).to("cuda", torch.bfloat16)
+    settings = LearnerSettings(learning_rate=1e-3, memory=0.02)
+    given: dict[str, Any] = {"reward_weights": {}, "temperature": 1.0, "seed": 0}
+    learner = Learner(model, Accelerator(), make_algorithm("grpo"), settings, **given)
+    groups = some_groups(400, 8)
+    torch.cuda.reset_peak_memory_stats()
+    for step in range(2):
+        assert learner.prepare(0, 10**6).limit > 8192
+        assert learner.update(groups, step).metrics["updates/taken"] == 1
+    assert learner.memory.room is not None
+    assert torch.cuda.max_memory_allocated() < 1.3 * 0.02 * learner.memory.room.nbytes
+    assert 0.5 <= learner.memory.scale <= 2
