@@ -59,6 +59,7 @@ GROUPS, GROUP_SIZE = 8, 8
 STEPS = 4
 LEARNING_RATE = 1e-6
 STEP, MEMORY, MFU = "a step", "peak memory", "MFU, nominal"
+SIZES = "tokens a micro-batch, at most"
 TRL_MICROBATCHES = (1, 4)  # groups
 MOMENTS_AND_MASTERS_BYTES = 8  # a weight, of Gymnast and not of TRL
 
@@ -161,7 +162,7 @@ def measure(
         model.to(model.dtype)
     groups = make_batch(case, tiny=tiny)
     steps = trl_steps if side.settings is None else gymnast_steps
-    times = steps(model, side, groups, device, lambda: time.perf_counter() >= deadline)
+    times = steps(case, model, side, groups, device, lambda: time.perf_counter() >= deadline)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     measured = Measured(statistics.median(times[1:] or times), peak, weights)
@@ -185,6 +186,7 @@ def make_batch(case: Case, *, tiny: bool) -> list[Group]:
 
 
 def gymnast_steps(
+    case: Case,
     model: Any,
     side: Side,
     groups: list[Group],
@@ -211,7 +213,8 @@ def gymnast_steps(
         for group in groups
     ]
     lengths = [len(each.ids) for group in trajectories for each in group]
-    learner.prepare(max(lengths), sum(lengths))
+    choice = learner.prepare(max(lengths), sum(lengths))
+    Figure(f"{case.name}, {side.title}", SIZES, choice.tokens, "", choice.activations).report()
     times: list[float] = []
     with learner.joined():
         while len(times) < STEPS and not (len(times) > 1 and ended()):
@@ -229,6 +232,7 @@ def gymnast_steps(
 
 
 def trl_steps(
+    case: Case,
     model: Any,
     side: Side,
     groups: list[Group],

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dense, a vocabulary of 50,000": DENSE | {"layers": 2, "vocabulary": 50_000},
     "dense, 8,192 tokens, kept": DENSE | {"hidden": 128, "layers": 2, "tokens": 8192},
     "dense, many weights, few tokens": DENSE | {"hidden": 768, "tokens": 128},
+    "dense, bfloat16, many weights, few tokens": DENSE | BFLOAT16 | {"hidden": 768, "tokens": 128},
 }
 
 

@@ -58,7 +58,8 @@ def test_the_console_says_before_the_first_step_what_a_step_takes(tokenizer: Any
     make_trainer(tokenizer, observer=RunConsole(Console(file=told, width=80))).train()
     first, *_ = told.getvalue().splitlines()
     assert "memory: a step takes up to" in first
-    assert "weights 2 MiB, optimizer 4 MiB, gradients 2 MiB, activations of 2,048 tokens" in first
+    assert "in micro-batches of up to 2,048 tokens, activations kept" in first
+    assert "weights 2 MiB, optimizer 4 MiB, gradients 2 MiB, activations" in first
     assert "of keys and values instead" in first
 
 

@@ -4,6 +4,8 @@ Autograd adds up in the dtype of the weights. In bfloat16, which has 8 significa
 many gradients loses what is small beside it. So where the weights are not float32 and a step has
 several micro-batches, each pass's gradient is moved to a float32 sum. Weights that are
 
+    in one process                 move each gradient within the backward pass, once it is complete:
+                                   gradients in the weights' dtype exist for about a layer at a time
     whole in every process (DDP)   add up locally; the float32 sums are averaged after the last pass
     divided (FSDP2)                are averaged in every pass; the float32 sums are divided too
 
@@ -49,14 +51,17 @@ def run_passes(
     """
     in_float32 = optimizer.adds_in_float32 and len(microbatches) > 1
     replicated = isinstance(policy, DistributedDataParallel)
+    # With several processes a gradient is complete only when they have exchanged it.
+    in_backward = in_float32 and accelerator.num_processes == 1
     results = []
     optimizer.zero_grad()  # of a step that an error ended
-    for number, microbatch in enumerate(microbatches, start=1):
-        alone = replicated if in_float32 else number < len(microbatches)
-        with accelerator.no_sync(policy) if alone else nullcontext():
-            results.append(backward(microbatch))
-        if in_float32:
-            optimizer.add_gradients()
+    with optimizer.adding_in_backward() if in_backward else nullcontext():
+        for number, microbatch in enumerate(microbatches, start=1):
+            alone = replicated if in_float32 else number < len(microbatches)
+            with accelerator.no_sync(policy) if alone else nullcontext():
+                results.append(backward(microbatch))
+            if in_float32:
+                optimizer.add_gradients()
     if in_float32 and replicated:
         _average(optimizer.gradient_sums(), accelerator.num_processes)
     return results

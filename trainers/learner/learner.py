@@ -8,17 +8,18 @@ What one update does is in `trainers/learner/update.py`.
 """
 
 import copy
+import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
 
 from gymnast.agents.models.mergeable import make_mergeable
-from gymnast.errors import UsageError
+from gymnast.errors import NotEnoughMemory, UsageError, first_line
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.divided import NOTHING, Divided
@@ -40,10 +41,19 @@ from gymnast.trainers.learner.credit import (
     with_advantages,
 )
 from gymnast.trainers.learner.memory.available import Available, available
-from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
+from gymnast.trainers.learner.memory.choice import (
+    PLAIN_TOKENS,
+    Choice,
+    StepMemory,
+    micro_batches_line,
+    room_for,
+    two_digits,
+)
 from gymnast.trainers.learner.memory.estimate import fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
+from gymnast.trainers.learner.memory.measured import PassMeter, gauge_of
 from gymnast.trainers.learner.model_checks import leaves_out
+from gymnast.trainers.learner.optimisation_step import unmeasured
 from gymnast.trainers.learner.optimizers.dropping import Dropping
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.outcomes import Outcomes
@@ -57,6 +67,8 @@ from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Learner:
@@ -79,6 +91,7 @@ class Learner:
     Attributes:
         outcomes: The rewards that the run has seen.
         memory: What a step takes, and what becomes of its activations.
+        gauge: Measures the memory of the device; None where nothing does.
         policy: The model as the loss sees it; with several processes, wrapped within `joined`.
         optimizer: Over the trained weights.
 
@@ -103,9 +116,11 @@ class Learner:
     ) -> None:
         make_mergeable(model)
         self._accelerator, self._seed = accelerator, seed
+        self._asked_tokens = settings.tokens_per_microbatch  # None: chosen step by step
         self._settings = UpdateSettings(
-            algorithm, settings.max_grad_norm, settings.tokens_per_microbatch, reward_weights
+            *(algorithm, settings.max_grad_norm, self._asked_tokens or PLAIN_TOKENS, reward_weights)
         )
+        self.gauge, self._corrected = gauge_of(accelerator.device), False
         self.outcomes = Outcomes()
         self._replays = settings.replay_routing
         self._refreshes_every = algorithm.kl.refresh_every_steps if algorithm.kl else 0
@@ -137,6 +152,9 @@ class Learner:
             asked=way,
             entropies=algorithm.taught_exactly
             or (algorithm.entropy_bonus != 0 and (divided.weights or not policy.head_is_matrix)),
+            share=settings.memory,
+            fills=accelerator.device.type != "cpu",
+            in_one_process=not several,
         )
         if accelerator.is_main_process:
             _tell(model, policy)
@@ -230,8 +248,7 @@ class Learner:
 
     def _choose(self, longest: int, batch_tokens: int, actions: int | None = None) -> Choice:
         """Choose how the next step is made; all processes choose alike."""
-        tokens = min(self._settings.tokens_per_microbatch, batch_tokens)
-        choice = self.memory.choose(tokens, longest, actions)
+        choice = self.memory.choose(self._asked_tokens, longest, actions, batch_tokens=batch_tokens)
         self.memory.policy.activations = choice.activations
         if choice.exact:
             free_exactly(self._accelerator.device)
@@ -296,20 +313,23 @@ class Learner:
         if self._refreshes_every and step and step % self._refreshes_every == 0:
             assert self._reference is not None
             self._reference.refresh()
-        self.optimizer.scheduled = self._schedule(min(1.0, done))
-        together = [t for group in groups for t in group] + [*demonstrations]
-        with self._learning_from(together, "update", step):
-            learned = update(
+
+        def learn(settings: UpdateSettings) -> Learned:
+            self.optimizer.scheduled = self._schedule(min(1.0, done))
+            return update(
                 self.policy,
                 self.optimizer,
                 groups,
-                self._settings,
+                settings,
                 self._accelerator,
                 self._reference,
                 self._teaching,
                 demonstrations,
                 scale_by_teaching=scale_by_teaching,
             )
+
+        together = [t for group in groups for t in group] + [*demonstrations]
+        learned = self._learn_from(together, "update", step, learn)
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups, played))
 
@@ -328,13 +348,16 @@ class Learner:
             NotEnoughMemory: An episode is too long for the memory there is.
         """
         algorithm = replace(self._settings.algorithm, estimator=all_alike)
-        settings = replace(self._settings, algorithm=algorithm)
-        with self._learning_from([t for group in groups for t in group], "update", 0):
-            learned = update(
+
+        def learn(settings: UpdateSettings) -> Learned:
+            settings = replace(settings, algorithm=algorithm)
+            return update(
                 *(self.policy, Dropping(self.optimizer), groups, settings, self._accelerator),
                 *(self._reference, self._teaching),
             )
-        return learned.metrics
+
+        together = [t for group in groups for t in group]
+        return self._learn_from(together, "update", 0, learn).metrics
 
     def outcome_metrics(self, groups: Groups) -> dict[str, float]:
         """What an update would say of advantages and of groups, without making one.
@@ -369,11 +392,12 @@ class Learner:
             NotEnoughMemory: A demonstration is too long for the memory there is.
         """
         self.optimizer.scheduled, self.optimizer.one_rate = 1.0, learning_rate
+
+        def learn(settings: UpdateSettings) -> dict[str, float]:
+            return imitate(self.policy, self.optimizer, demonstrations, settings, self._accelerator)
+
         try:
-            with self._learning_from(demonstrations, "imitate", step):
-                found = imitate(
-                    self.policy, self.optimizer, demonstrations, self._settings, self._accelerator
-                )
+            found = self._learn_from(demonstrations, "imitate", step, learn)
         finally:
             self.optimizer.one_rate = None
         self.gather()
@@ -393,20 +417,131 @@ class Learner:
         """What is learned by."""
         return self._settings.algorithm
 
-    @contextmanager
-    def _learning_from(
-        self, trajectories: Sequence[Trajectory], purpose: str, step: int
-    ) -> Iterator[None]:
-        """Within the block there is memory for these trajectories, and dropout is seeded."""
-        if self.memory.room is not None:
-            lengths = [len(context.ids) for each in trajectories for context in each.contexts]
-            actions = sum(trajectory.action_tokens for trajectory in trajectories)
-            self._choose(max(lengths, default=0), sum(lengths), actions)
-        give_back_freed_memory(self._accelerator.device)  # what sampling took
-        with torch.random.fork_rng(devices=[]):
-            process = self._accelerator.process_index
-            torch.manual_seed(derive(self._seed, purpose, step, process))
-            yield
+    def _learn_from(
+        self,
+        trajectories: Sequence[Trajectory],
+        purpose: str,
+        step: int,
+        learn: Callable[[UpdateSettings], T],
+    ) -> T:
+        """Learn within the memory there is, with dropout seeded; a collective call.
+
+        Where the size of micro-batches is chosen, one that runs out of memory in spite of the
+        estimate is halved.
+
+        Raises:
+            NotEnoughMemory: There is not enough.
+        """
+        lengths = [len(context.ids) for each in trajectories for context in each.contexts]
+        longest, batch_tokens = max(lengths, default=0), sum(lengths)
+        actions = sum(trajectory.action_tokens for trajectory in trajectories)
+        while True:
+            choice = None
+            limit = self.memory.plain_limit(self._asked_tokens)
+            if self.memory.room is not None:
+                choice = self._choose(longest, batch_tokens, actions)
+                limit = choice.limit
+            meter = self._meter(choice)
+            settings = replace(
+                self._settings,
+                tokens_per_microbatch=limit,
+                around_pass=meter.measuring if meter else unmeasured,
+            )
+            taken = self._steps_done
+            give_back_freed_memory(self._accelerator.device)  # what sampling took
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    process = self._accelerator.process_index
+                    torch.manual_seed(derive(self._seed, purpose, step, process))
+                    learned = learn(settings)
+            except torch.OutOfMemoryError as error:
+                tokens = max(longest, min(limit, batch_tokens))
+                self._halve(tokens, longest, error, again=taken == self._steps_done)
+            else:
+                if meter is not None and choice is not None:
+                    self._correct(meter, choice, longest, batch_tokens, actions)
+                return learned
+            gc.collect()  # what the error's traceback held
+            torch.cuda.empty_cache()
+
+    @property
+    def _steps_done(self) -> int:
+        """The optimisation steps that were taken or skipped."""
+        return self.optimizer.steps + self.optimizer.skipped
+
+    def _halve(
+        self, tokens: int, longest: int, error: torch.OutOfMemoryError, *, again: bool
+    ) -> None:
+        """Allow half of the tokens of micro-batches that ran out of memory.
+
+        Args:
+            tokens: Of a micro-batch, at most.
+            longest: Of the longest episode.
+            error: Of torch.
+            again: Whether the update can be made again: no weight has changed.
+
+        Raises:
+            NotEnoughMemory: They were set, or cannot be halved; or the update cannot be made again.
+        """
+        alone = self._accelerator.num_processes == 1  # else others wait in a collective call
+        chosen = self._asked_tokens is None
+        if chosen and alone and again and self.memory.halve(tokens, longest):
+            self.optimizer.zero_grad()
+            logger.warning(
+                "a step ran out of memory with micro-batches of up to %s tokens; it is made again "
+                "with up to %s",
+                f"{tokens:,}",
+                f"{self.memory.most_that_fit:,}",
+            )
+            return
+        if tokens > longest:
+            smaller = two_digits(max(longest, tokens // 2))
+            remedy = f"Set trainer.tokens_per_microbatch to {max(1, smaller)}."
+        else:
+            remedy = (
+                f"The longest episode has {longest:,}: lower environment.context_length, or set "
+                "trainer.activations to recompute."
+            )
+        raise NotEnoughMemory(
+            f"a step ran out of memory with micro-batches of up to {tokens:,} tokens "
+            f"({first_line(error)}). {remedy}"
+        ) from error
+
+    def _meter(self, choice: Choice | None) -> PassMeter | None:
+        """Return what measures a step's passes, where its size is chosen by their memory."""
+        chosen = self._asked_tokens is None and self.memory.fills and choice is not None
+        if not chosen or self._corrected or self.gauge is None:
+            return None
+        return PassMeter(self.gauge, self.memory.policy.count_tokens)
+
+    def _correct(
+        self, meter: PassMeter, choice: Choice, longest: int, batch_tokens: int, actions: int
+    ) -> None:
+        """Correct the estimate by the passes of a step; a collective call.
+
+        Args:
+            meter: Has measured them.
+            choice: How they were made.
+            longest: Of the step, like the numbers that follow: see `StepMemory.choose`.
+            batch_tokens: Of its episodes.
+            actions: Of its episodes.
+        """
+        own = self.memory.off_by(meter.passes, choice)
+        (off_by,) = largest_over_processes(self._accelerator, [0.0 if own is None else own])
+        if not off_by:
+            return  # no pass was long enough
+        self._corrected = True
+        self.memory.correct(off_by)
+        with suppress(NotEnoughMemory):  # which the next step raises, if it is as long
+            now = self._choose(longest, batch_tokens, actions)
+            same = (now.tokens, now.activations) == (choice.tokens, choice.activations)
+            if not same and self._accelerator.is_main_process:
+                logger.info(
+                    "from now on %s: the first step took %.2f of what was estimated for its "
+                    "activations",
+                    micro_batches_line(now),
+                    off_by,
+                )
 
     @torch.no_grad()
     def gather(self) -> None:

@@ -4,7 +4,8 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from gymnast.trainers.learner.memory.heap import give_back_freed_memory
 from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.head import TeacherStates
+from gymnast.trainers.learner.policy.micro_batches import MicroBatch
 from gymnast.trainers.learner.policy.shares import (
     Scored,
     Share,
@@ -97,6 +99,11 @@ SMALLEST = ("engine/importance_ratio_min", "ratio/min")
 FAR = 2.0
 
 
+def unmeasured(batch: MicroBatch) -> AbstractContextManager[None]:
+    """Do nothing around a pass."""
+    return nullcontext()
+
+
 def take_step(
     policy: torch.nn.Module,
     optimizer: Optimizer,
@@ -106,6 +113,7 @@ def take_step(
     *,
     max_grad_norm: float,
     demonstrated: Demonstrated | None = None,
+    around_pass: Callable[[MicroBatch], AbstractContextManager[None]] = unmeasured,
 ) -> Taken:
     """Take one optimisation step, or skip it; a collective call.
 
@@ -117,10 +125,12 @@ def take_step(
         accelerator: Of this process.
         max_grad_norm: Longer gradients are scaled down to this norm.
         demonstrated: What is learned from beside it, in the same step.
+        around_pass: Entered around the pass of each micro-batch.
     """
 
     def backward(work: _Work) -> _Pass:
-        return _backward(policy, work.scored, work.normaliser, work.algorithm, accelerator)
+        with around_pass(work.scored.batch):
+            return _backward(policy, work.scored, work.normaliser, work.algorithm, accelerator)
 
     work = [_Work(scored, share.normaliser, algorithm) for scored in share.batches]
     if demonstrated is not None:

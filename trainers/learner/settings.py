@@ -9,10 +9,10 @@ from pydantic_core import PydanticCustomError
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import NAMED
 from gymnast.trainers.base.settings import (
+    AutoPositive,
     Count,
     Limit,
     Number,
-    Positive,
     PositiveNumber,
     Settings,
 )
@@ -63,14 +63,20 @@ class LearnerSettings(Settings):
     """Multiply a step's learning rate by the share of its episodes that have an advantage, so that
     the few failures of a policy that mostly succeeds make a small step. None: in RL after a warm-up
     alone."""
-    tokens_per_microbatch: Positive = 2048
-    """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed."""
+    tokens_per_microbatch: AutoPositive = None
+    """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed.
+    "auto", or None: 2,048 on a CPU; on a GPU as many as fit into `memory`, up to 65,536, or up to
+    8,192 with `activations: recompute` or `offload`."""
+    memory: Annotated[Number, Field(gt=0, le=1)] = 0.9
+    """The share of the memory that a training step may take: of what is free and what the run's
+    weights and optimizer hold."""
     replay_routing: bool = False
     """Choose in training the experts that the engine chose for each token while sampling."""
     activations: Literal["auto", "keep", "recompute", "offload"] = "auto"
     """What becomes of what the layers compute, until the backward pass: `keep` it, `recompute` it
     from each layer's input (more time, much less memory), or `offload` these inputs to the host's
-    memory too, on an accelerator. `auto` keeps where a step then fits into the memory there is."""
+    memory too, on an accelerator. `auto` keeps it where a step then fits into `memory` (on a GPU
+    with micro-batches of 8,192 tokens, or of the whole batch), else recomputes or offloads it."""
 
     @property
     def rate_of_adapters(self) -> float:

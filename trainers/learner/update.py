@@ -51,7 +51,8 @@ trainer's - engine's log-probability, without dropout:
     engine/masked               the share of tokens that `importance_bounds` left out
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -65,7 +66,7 @@ from gymnast.trainers.learner.demonstrated import (
     share_of_demonstrations,
 )
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
-from gymnast.trainers.learner.optimisation_step import take_step
+from gymnast.trainers.learner.optimisation_step import take_step, unmeasured
 from gymnast.trainers.learner.optimizers.not_finite import ends_run
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
@@ -103,12 +104,14 @@ class UpdateSettings:
         max_grad_norm: Longer gradients are scaled down to this norm.
         tokens_per_microbatch: How many tokens one forward and backward pass takes.
         reward_weights: Of the parts of the reward, by name.
+        around_pass: Entered around each forward and backward pass of a step.
     """
 
     algorithm: Algorithm
     max_grad_norm: float
     tokens_per_microbatch: int
     reward_weights: Mapping[str, float] = field(default_factory=dict)
+    around_pass: Callable[[MicroBatch], AbstractContextManager[None]] = unmeasured
 
 
 def update(
@@ -257,6 +260,7 @@ def _steps(
             accelerator,
             max_grad_norm=settings.max_grad_norm,
             demonstrated=demonstrated,
+            around_pass=settings.around_pass,
         )
         if not steps:  # in the next epoch, these are the old ones
             left[number] = with_old_logprobs(share, taken.logprobs)
@@ -311,6 +315,7 @@ def imitate(
         accelerator,
         max_grad_norm=settings.max_grad_norm,
         demonstrated=Demonstrated(share),
+        around_pass=settings.around_pass,
     )
     metrics = dict(taken.metrics)
     metrics["loss"] = metrics.pop("demonstrations/loss")

@@ -2,7 +2,7 @@
 
     weights       of the model, of its divided copy, of a reference, of a teacher
     optimizer     float32 master weights of what is trained in another dtype, and two moments
-    gradients     float32 sums of several passes
+    gradients     float32 sums of several passes; those of one pass, in its own dtype, are smaller
     activations   what the largest pass allocates beside these, as measured (`passes.py`)
     logits        what those computed at once add where the pass holds most
     kv            keys and values, where requests wait while the learner works

@@ -89,25 +89,28 @@ def _extrapolated(values: np.ndarray, length: float) -> np.ndarray:
     return found
 
 
-def measure_pass(policy: Policy) -> PassMemory:
+def measure_pass(policy: Policy, in_one_process: bool = True) -> PassMemory:
     """Make a few short passes, and record them; no gradient and no random state is changed.
 
     Args:
         policy: Not divided over processes, and without gradients.
+        in_one_process: No other process computes gradients that are added to these.
     """
-    found = PassMemory(SHORT, _records(policy, SHORT))
-    return found if found.comparable else PassMemory(LONG, _records(policy, LONG))
+    found = PassMemory(SHORT, _records(policy, SHORT, in_one_process))
+    if found.comparable:
+        return found
+    return PassMemory(LONG, _records(policy, LONG, in_one_process))
 
 
-def _records(policy: Policy, unit: int) -> list[_Record]:
+def _records(policy: Policy, unit: int, in_one_process: bool) -> list[_Record]:
     training = policy.training
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
-    # In a step of several passes, a float32 gradient is added to the last pass's and then freed.
-    # Others are moved to sums when a pass is over (`gradient_sums.py`).
+    # In a step of several passes, a gradient is added to a sum as soon as it is complete, and then
+    # freed; in another dtype and with several processes, when a pass is over (`gradient_sums.py`).
     hooks = [
         weight.register_post_accumulate_grad_hook(_drop_gradient)
         for weight in weights
-        if weight.dtype == torch.float32
+        if in_one_process or weight.dtype == torch.float32
     ]
     policy.train()
     try:

@@ -1,5 +1,6 @@
 """An optimizer that drops every gradient, for updates that are only measured."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,6 +27,10 @@ class Dropping(Optimizer):
     def add_gradients(self) -> None:
         """Add them up as the other one does."""
         self._optimizer.add_gradients()
+
+    def adding_in_backward(self) -> AbstractContextManager[None]:
+        """Add them up as the other one does."""
+        return self._optimizer.adding_in_backward()
 
     def step_if_finite(self, loss: float, max_norm: float) -> float:
         """Measure the gradients of whole weights, and drop them."""

@@ -6,8 +6,9 @@ AdamW, or another class like those of `torch.optim` (`by_name.py`). DeepSpeed do
 `zero.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -137,6 +138,14 @@ class MasterOptimizer(Optimizer):
             for rate, some in by_rate.items()
         ]
         in_order = [number for some in by_rate.values() for number in some]
+        if (
+            named.kind is torch.optim.AdamW
+            and not {"foreach", "differentiable"} & named.options.keys()
+            and all(weight.device.type == "cuda" for weight in self.master)
+        ):
+            # torch's default on CUDA makes square roots of all second moments at once, 4 bytes a
+            # weight; the fused kernel makes none.
+            named = replace(named, options={"fused": True, **named.options})
         return _Part(named.make(groups, weight_decay), in_order, list(by_rate))
 
     def step_if_finite(self, loss: float, max_norm: float) -> float:
@@ -153,12 +162,22 @@ class MasterOptimizer(Optimizer):
     def add_gradients(self) -> None:
         """Move the weights' gradients to those of the master weights, and add them up there."""
         for master, weight in self._pairs():
-            if master is not weight and weight.grad is not None:
-                if master.grad is None:
-                    master.grad = weight.grad.float()
-                else:
-                    master.grad += weight.grad
-                weight.grad = None
+            if master is not weight:
+                _add_gradient(master, weight)
+
+    @contextmanager
+    def adding_in_backward(self) -> Iterator[None]:
+        """Add each gradient to its sum within the backward pass; see `Optimizer`."""
+        hooks = [
+            weight.register_post_accumulate_grad_hook(partial(_add_gradient, master))
+            for master, weight in self._pairs()
+            if master is not weight
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def gradient_sums(self) -> list[torch.Tensor]:
         """The gradients of the master weights, zeros where there was none."""
@@ -184,8 +203,9 @@ class MasterOptimizer(Optimizer):
         torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
         for part in self._parts:
             part.set_rates(self.next_share, self.one_rate)
+        self.count_taken()  # before any weight changes, so that no error hides that some did
+        for part in self._parts:
             part.torch.step()
-        self.count_taken()
         self.zero_grad()
         for master, weight in self._pairs():
             if master is not weight:
@@ -251,6 +271,18 @@ class MasterOptimizer(Optimizer):
             if master is not weight:
                 weight.copy_(master)
         self.restore_counts(state)
+
+
+@torch.no_grad()
+def _add_gradient(master: torch.Tensor, weight: torch.Tensor) -> None:
+    """Move the gradient of a weight, if it has one, to the sum of its master weight."""
+    if weight.grad is None:
+        return
+    if master.grad is None:
+        master.grad = weight.grad.float()
+    else:
+        master.grad += weight.grad
+    weight.grad = None
 
 
 def _way_out(others: Mapping[torch.nn.Parameter, str]) -> str:

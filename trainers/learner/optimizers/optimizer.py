@@ -6,6 +6,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -93,6 +94,14 @@ class Optimizer(ABC):
 
     def add_gradients(self) -> None:  # noqa: B027
         """Move the weights' gradients to sums in float32, where `adds_in_float32` is set."""
+
+    def adding_in_backward(self) -> AbstractContextManager[None]:
+        """Within the block, backward passes call `add_gradients` weight by weight.
+
+        Each gradient goes to its sum once it is complete, so that the gradients of all weights
+        never exist at the same time. For weights that are whole, in one process.
+        """
+        return nullcontext()
 
     def gradient_sums(self) -> list[torch.Tensor]:
         """These sums."""

@@ -190,6 +190,12 @@ class Policy(nn.Module):
         divide = split if self._padded is None else self._padded.split
         return divide(groups, tokens, also_idle=also_idle)
 
+    def count_tokens(self, batch: MicroBatch) -> int:
+        """Return the tokens that a pass of a micro-batch computes, as `split` counts them."""
+        if self._padded is None:
+            return len(batch.packed.ids)
+        return len(batch.packed.index) * max(map(len, batch.packed.index))
+
     def _packed(self, batch: MicroBatch) -> torch.Tensor:
         """The hidden states that predict the action tokens, [A, width]."""
         device = batch.targets.device

@@ -1,13 +1,15 @@
 """A share of a batch, laid out for one optimisation step: micro-batches and what they need.
 
 All processes know all trajectories, and each computes every n-th micro-batch, n being their number.
-Where the micro-batches do not divide evenly, some processes end with one that weighs nothing, so
-that all take part in every forward and backward pass.
+Micro-batches are made so small that all processes get as many of about one size. Where they cannot
+be, some processes end with one that weighs nothing, so that all take part in every forward and
+backward pass.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -102,12 +104,13 @@ def make_share(
             its normaliser, whether they are computed or not.
         accelerator: Knows which process this is.
         divide: Into micro-batches; `Policy.split`.
-        tokens_per_microbatch: How many tokens one forward and backward pass takes.
+        tokens_per_microbatch: How many tokens one forward and backward pass takes, at most.
         also_idle: Whether trajectories without any advantage are computed.
     """
     device = accelerator.device
     lengths = torch.tensor([e.trajectory.action_tokens for group in groups for e in group])
-    chosen = divide(groups, tokens_per_microbatch, also_idle=also_idle)
+    split_by = partial(divide, groups, also_idle=also_idle)
+    chosen = _for_all(split_by, tokens_per_microbatch, accelerator.num_processes)
     mine = chosen[accelerator.process_index :: accelerator.num_processes]
     most = math.ceil(len(chosen) / accelerator.num_processes)
     batches = []
@@ -132,6 +135,32 @@ def make_share(
             for episode in group
         ),
     )
+
+
+def _for_all(
+    split_by: Callable[[int], list[list[CreditedTrajectory]]], tokens: int, processes: int
+) -> list[list[CreditedTrajectory]]:
+    """Divide trajectories into micro-batches of which, if possible, all processes get as many.
+
+    Args:
+        split_by: Divides them into micro-batches of at most so many tokens.
+        tokens: Of a micro-batch, at most.
+        processes: How many there are.
+    """
+    chosen = split_by(tokens)
+    if processes == 1 or not chosen:
+        return chosen
+    wanted = math.ceil(len(chosen) / processes) * processes
+    length = sum(len(context.trajectory.ids) for contexts in chosen for context in contexts)
+    low, high = 0, min(tokens, length)  # the smallest size that makes no more than wanted
+    while high - low > max(1, high // 16):
+        middle = (low + high) // 2
+        smaller = split_by(middle)
+        if len(smaller) > wanted:
+            low = middle
+        else:
+            high, chosen = middle, smaller
+    return chosen
 
 
 def with_logprobs(

@@ -25,13 +25,13 @@ SMALL: dict[str, Any] = {
 }
 
 
-def truly(policy: Policy, tokens: int) -> tuple[float, float]:
+def truly(policy: Policy, tokens: int, *, in_one_process: bool = True) -> tuple[float, float]:
     """The peak of a real pass, and what it holds where its forward pass ends."""
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     hooks = [
         weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
         for weight in weights
-        if weight.dtype == torch.float32
+        if in_one_process or weight.dtype == torch.float32
     ]
     record = _record(policy.train(), weights, tokens)
     policy.eval()
@@ -50,6 +50,15 @@ def test_the_peak_of_a_longer_pass_is_foretold(way: Activations, dtype: torch.dt
     peak, kept = truly(policy, 500)
     assert measured.peak_bytes(500) == pytest.approx(peak, rel=0.01)
     assert measured.kept_bytes(500) == pytest.approx(kept, rel=0.01)
+
+
+def test_with_several_processes_all_gradients_of_a_pass_exist() -> None:
+    policy = Policy(tiny_model(num_hidden_layers=8).to(torch.bfloat16), activations="recompute")
+    alone, several = measure_pass(policy), measure_pass(policy, in_one_process=False)
+    peak, _ = truly(policy, 100, in_one_process=False)
+    assert several.peak_bytes(100) == pytest.approx(peak, rel=0.01)
+    weights = sum(weight.nbytes for weight in policy.parameters())
+    assert alone.peak_bytes(100) < weights < peak
 
 
 def test_recomputed_layers_take_less() -> None:

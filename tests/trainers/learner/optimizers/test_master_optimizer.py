@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gymnast.errors import ModelError
+from gymnast.trainers.learner.optimizers.by_name import named_optimizer
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 
 
@@ -149,3 +150,39 @@ def test_a_saved_state_goes_on_with_the_settings_of_now() -> None:
 
     assert after_one_more_step(0.0, 0.5).item() == pytest.approx(2.0 * (1 - 0.1 * 0.5))
     assert after_one_more_step(0.5, 0.0).item() == 2.0
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}])
+def test_every_implementation_of_adamw_goes_on_from_a_saved_state(options: Any) -> None:
+    named, gradient = named_optimizer({"name": "adamw", **options}), torch.tensor([0.5, -3.0])
+    straight, cut = parameter([1.0, -2.0]), parameter([1.0, -2.0])
+    whole = MasterOptimizer([straight], learning_rate=0.1, named=named)
+    first = MasterOptimizer([cut], learning_rate=0.1, named=named)
+    take_step(whole, [gradient])
+    take_step(first, [gradient])
+    second = MasterOptimizer([cut], learning_rate=0.1, named=named)
+    second.load_state_dict(first.state_dict())
+    for optimizer in (whole, second):
+        take_step(optimizer, [2 * gradient])
+    assert torch.equal(straight, cut)
+
+
+@pytest.mark.gpu
+def test_a_step_on_cuda_makes_nothing_of_the_size_of_all_weights() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    shape, count = (2**20,), 32
+    weights = [
+        torch.nn.Parameter(torch.ones(shape, dtype=torch.bfloat16, device="cuda"))
+        for _ in range(count)
+    ]
+    optimizer = MasterOptimizer(weights, learning_rate=1e-3)
+    for _ in range(2):  # the first makes the moments
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        norm = optimizer.gather_gradients()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        optimizer.step(norm, 1.0)
+        taken = torch.cuda.max_memory_allocated() - before
+    assert taken < 0.5 * count * shape[0]
