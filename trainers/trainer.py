@@ -60,6 +60,7 @@ from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import Remembers, RunState
 from gymnast.trainers.settings import TrainerSettings
+from gymnast.trainers.speed import speed_figures
 from gymnast.trainers.teachers import teacher_model
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
@@ -138,6 +139,7 @@ class Trainer:
         tokens_per_microbatch: int = 2048,
         replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
+        peak_tflops: float | None = None,
         concurrency: int | None = 64,
         max_threads: int = MAX_THREADS,
         rollout_deadline_s: float | None = None,
@@ -208,6 +210,8 @@ class Trainer:
             teacher_model=teaching,
             unused_ids=unused_ids_of(tokenizer, model, teaching),
         )
+        peak, processes = self.learner.peak_flops, self.accelerator.num_processes
+        self._peak_flops = None if peak is None else peak * processes
         of_process = -(-settings.steps.rows_per_step // self.accelerator.num_processes)
         concurrency = settings.rollouts.episodes_at_once(
             of_process * settings.group.group_size, model.device
@@ -391,8 +395,6 @@ class Trainer:
         of_rows = self._playing.learned(played)
         self.step += 1
         metrics = learned.metrics | rollouts.metrics | of_rows | self.shared.agent_metrics()
-        self.advisor.see(self.step, metrics, rollouts)
-        self.loop.state.mark()
         ended = time.perf_counter()
         metrics |= {
             "time/rollout_s": collected - started,
@@ -400,6 +402,9 @@ class Trainer:
             "time/step_s": ended - started,
             "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / played.seconds,
         }
+        metrics |= speed_figures(metrics, learned.computed, self._peak_flops)
+        self.advisor.see(self.step, metrics, rollouts)
+        self.loop.state.mark()
         self._record(metrics)
         credit = by_token(learned.groups, played.learned_from, rollouts)
         self._kept.save(self.step, rollouts, credit)

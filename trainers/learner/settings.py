@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import NAMED
 from gymnast.trainers.base.settings import (
+    AutoPositiveNumber,
     Count,
     Limit,
     Number,
@@ -71,6 +72,9 @@ class LearnerSettings(Settings):
     """What becomes of what the layers compute, until the backward pass: `keep` it, `recompute` it
     from each layer's input (more time, much less memory), or `offload` these inputs to the host's
     memory too, on an accelerator. `auto` keeps where a step then fits into the memory there is."""
+    peak_tflops: AutoPositiveNumber = None
+    """The rate of one device in 10^12 floating-point operations a second, which `perf/mfu` is a
+    share of; auto: the data sheet's for bfloat16, where the card is known, else no `perf/mfu`."""
 
     @property
     def rate_of_adapters(self) -> float:

@@ -64,6 +64,7 @@ from gymnast.trainers.learner.demonstrated import (
     Demonstrated,
     share_of_demonstrations,
 )
+from gymnast.trainers.learner.flops import Computed, ModelFlops, count, over_processes
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
 from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizers.not_finite import ends_run
@@ -88,10 +89,12 @@ class Learned:
     Attributes:
         metrics: Over all processes; see the top of this file.
         groups: What was given, with the advantages that were learned from.
+        computed: What went through the model with a gradient, in all processes.
     """
 
     metrics: dict[str, float]
     groups: list[list[CreditedTrajectory]]
+    computed: Computed = Computed()
 
 
 @dataclass(frozen=True)
@@ -103,12 +106,14 @@ class UpdateSettings:
         max_grad_norm: Longer gradients are scaled down to this norm.
         tokens_per_microbatch: How many tokens one forward and backward pass takes.
         reward_weights: Of the parts of the reward, by name.
+        flops: Those of the model, to be counted; None counts tokens alone.
     """
 
     algorithm: Algorithm
     max_grad_norm: float
     tokens_per_microbatch: int
     reward_weights: Mapping[str, float] = field(default_factory=dict)
+    flops: ModelFlops | None = None
 
 
 def update(
@@ -170,7 +175,7 @@ def update(
             policy, demonstrations, accelerator, settings.tokens_per_microbatch
         )
         demonstrated = Demonstrated(share, algorithm.demonstration_weight)
-    steps = _steps(policy, optimizer, shares, settings, accelerator, demonstrated)
+    steps, computed = _steps(policy, optimizer, shares, settings, accelerator, demonstrated)
     masked = sum(map(len, credited)) - sum(map(len, kept))
     metrics = {
         "tokens/trained": sum(share.tokens for share in shares),
@@ -182,7 +187,7 @@ def update(
         **optimizer.learning_rates(),
         "updates/skipped_total": float(optimizer.skipped),
     }
-    return Learned(metrics, credited)
+    return Learned(metrics, credited, over_processes(computed, accelerator))
 
 
 def _teaching_share(groups: Sequence[Sequence[CreditedTrajectory]], demonstrations: int) -> float:
@@ -242,9 +247,13 @@ def _steps(
     settings: UpdateSettings,
     accelerator: Accelerator,
     demonstrated: Demonstrated | None,
-) -> list[dict[str, float]]:
-    """Take the optimisation steps of all epochs; returns the metrics of each."""
-    left, steps = list(shares), list[dict[str, float]]()
+) -> tuple[list[dict[str, float]], Computed]:
+    """Take the optimisation steps of all epochs.
+
+    Returns:
+        The metrics of each, and what this process computed in all of them.
+    """
+    left, steps, computed = list(shares), list[dict[str, float]](), Computed()
     for number in list(range(len(shares))) * settings.algorithm.epochs:
         share = left[number]
         if not share.batches and demonstrated is None:
@@ -261,9 +270,11 @@ def _steps(
         if not steps:  # in the next epoch, these are the old ones
             left[number] = with_old_logprobs(share, taken.logprobs)
         steps.append(taken.metrics)
+        batches = [*share.batches, *(demonstrated.share.batches if demonstrated else ())]
+        computed += count((scored.batch for scored in batches), settings.flops)
         if taken.metrics["updates/skipped"] and ends_run(optimizer):
             break
-    return steps
+    return steps, computed
 
 
 def _merged(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
