@@ -17,8 +17,13 @@ Gymnast's own. With `max_staleness`, what is sampled while the learner works is 
 
 from collections.abc import Mapping
 
+import torch
+
+from gymnast.agents.policy import PolicyAgent, allows_staleness
 from gymnast.trainers.learner.flops import Computed
+from gymnast.trainers.reporting.advice.speed import SpeedFacts
 from gymnast.trainers.rollouts.shared import SAMPLING_S, WAITING_S
+from gymnast.trainers.settings import TrainerSettings
 
 
 def speed_figures(
@@ -43,3 +48,34 @@ def speed_figures(
         figures["perf/mfu"] = computed.actual_flops / (train_s * peak_flops)
         figures["perf/mfu_nominal"] = computed.nominal_flops / (train_s * peak_flops)
     return figures
+
+
+def speed_facts(
+    settings: TrainerSettings, agent: PolicyAgent, device: torch.device, episodes: int
+) -> SpeedFacts:
+    """Return what advice about a run's speed depends on.
+
+    Args:
+        settings: Of the run.
+        agent: That samples.
+        device: That trains.
+        episodes: Of a step, in this process.
+    """
+    samples_on = getattr(getattr(agent, "model", None), "device", None)  # servers have no model
+    names = {"cuda": "GPU", "cpu": "CPU"}
+    size = settings.learning.tokens_per_microbatch
+    default = type(settings.learning).model_fields["tokens_per_microbatch"].default
+    return SpeedFacts(
+        device="agent" if samples_on is None else names.get(samples_on.type, samples_on.type),
+        trains_on_gpu=device.type == "cuda",
+        concurrency=settings.rollouts.episodes_at_once(episodes, device),
+        step_episodes=episodes,
+        max_staleness=settings.staleness.max_staleness,
+        can_be_stale=(
+            allows_staleness(agent)
+            and not settings.run.deterministic
+            and settings.rows.curriculum is None
+        ),
+        tokens_per_microbatch=None if size == default else size,
+        deterministic=settings.run.deterministic,
+    )

@@ -60,7 +60,7 @@ from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import Remembers, RunState
 from gymnast.trainers.settings import TrainerSettings
-from gymnast.trainers.speed import speed_figures
+from gymnast.trainers.speed import speed_facts, speed_figures
 from gymnast.trainers.teachers import teacher_model
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
@@ -213,9 +213,8 @@ class Trainer:
         peak, processes = self.learner.peak_flops, self.accelerator.num_processes
         self._peak_flops = None if peak is None else peak * processes
         of_process = -(-settings.steps.rows_per_step // self.accelerator.num_processes)
-        concurrency = settings.rollouts.episodes_at_once(
-            of_process * settings.group.group_size, model.device
-        )
+        episodes = of_process * settings.group.group_size
+        concurrency = settings.rollouts.episodes_at_once(episodes, model.device)
         ahead = settings.staleness.max_staleness > 0
         kv_budget = settings.rollouts.kv_budget_bytes
         keeps_kv = ahead or model.device.type == "cuda"
@@ -273,7 +272,8 @@ class Trainer:
             *(self.folder, self.accelerator, model, tokenizer), keep=settings.evaluation.keep_best
         )
         best_in = path if self.best.keeps else None
-        self.advisor = Advisor(make_env, self.sampling, *run, run=best_in)
+        facts = speed_facts(settings, self.agent, model.device, episodes)
+        self.advisor = Advisor(make_env, self.sampling, *run, run=best_in, speed=facts)
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 

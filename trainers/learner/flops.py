@@ -196,26 +196,18 @@ class ModelFlops:
         decoder, share = decoder_of(causal), _shares_of_experts(causal)
         calls = _calls_in(causal, decoder)
         parameters = body = head = 0.0
-        reached = False
-        layers: list[Attention] = []
         for name, module in decoder.named_modules():
-            times = max(1, calls.number[module])  # 0: its weights are read by another module
-            if (attention := calls.attention.get(module)) is not None:
-                trained = any(each.requires_grad for each in module.parameters())
-                layers += [Attention(*attention, passes=3 if reached or trained else 1)] * times
+            times = max(1, calls.number[module])  # 0: another module reads its weights
+            reached = module in calls.reached or not calls.number[module]
             for weight, numel in _own_weights(name, module):
                 numel *= share.get(module, 1.0) * times
                 parameters += numel
                 body += _matrix_flops(numel, weight, reached=reached)
-                reached |= weight.requires_grad
-            reached |= any(each.requires_grad for each in module.parameters(recurse=False))
-        output = causal.get_output_embeddings()
-        for name, module in output.named_modules():
+        for name, module in causal.get_output_embeddings().named_modules():
             for weight, numel in _own_weights(name, module):
                 parameters += numel
-                head += _matrix_flops(numel, weight, reached=reached)
-                reached |= weight.requires_grad
-        return cls(parameters, body, head, layers, packed)
+                head += _matrix_flops(numel, weight, reached=calls.reaches_head)
+        return cls(parameters, body, head, calls.attention, packed)
 
     def of_batch(self, batch: MicroBatch) -> Computed:
         """Count what a forward and backward pass of a micro-batch needs."""
@@ -291,26 +283,35 @@ def _shares_of_experts(causal: Any) -> dict[nn.Module, float]:
     return shares
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Calls:
     """The calls of modules in one pass.
 
     Attributes:
-        attention: Heads, widths (D + Dv) and window of each module that attends through
-            Transformers' interface.
+        attention: Those of attention through Transformers' interface.
         number: How often each module was called.
+        reached: The modules whose input needs a gradient.
+        reaches_head: True if the last hidden states need one.
     """
 
-    attention: dict[nn.Module, tuple[int, int, int | None]] = field(default_factory=dict)
+    attention: list[Attention] = field(default_factory=list)
     number: Counter[nn.Module] = field(default_factory=Counter)
+    reached: set[nn.Module] = field(default_factory=set)
+    reaches_head: bool = False
+
+    def note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note a call; a hook of each module."""
+        self.number[module] += 1
+        if any(_needs_gradient(each) for each in (*args, *kwargs.values())):
+            self.reached.add(module)
 
 
-# Where the attention functions, which Transformers knows by name, note their calls.
+# Where the attention function, which Transformers knows by name, notes its calls.
 _NOTED: ContextVar[_Calls] = ContextVar("gymnast_calls")
 
 
 def _note_attention(
-    module: nn.Module,
+    _module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -320,8 +321,12 @@ def _note_attention(
 ) -> tuple[torch.Tensor, None]:
     """Note the sizes, and attend to nothing: [B, H or Hkv, N, D] to [B, N, H, Dv]."""
     widths = query.shape[-1] + value.shape[-1]
-    _NOTED.get().attention[module] = (query.shape[1], widths, sliding_window)
+    passes = 3 if any(map(_needs_gradient, (query, key, value))) else 1
+    call = Attention(query.shape[1], widths, sliding_window, passes)
+    _NOTED.get().attention.append(call)
     attended = query.new_zeros(*query.shape[:3], value.shape[-1])
+    if passes > 1:
+        attended.requires_grad_()  # as what it is made of
     return attended.transpose(1, 2).contiguous(), None
 
 
@@ -329,17 +334,21 @@ AttentionInterface.register(_PROBE, _note_attention)
 AttentionMaskInterface.register(_PROBE, eager_mask)
 
 
-@torch.no_grad()
+def _needs_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+@torch.enable_grad()
 def _calls_in(causal: Any, decoder: Any) -> _Calls:
     """Run the decoder on two tokens, and note which modules it calls."""
     calls = _Calls()
     ids = torch.ones(1, 2, dtype=torch.long, device=causal.device)
     with ExitStack() as stack:
         for module in decoder.modules():
-            hook = module.register_forward_pre_hook(lambda called, _: calls.number.update([called]))
+            hook = module.register_forward_pre_hook(calls.note, with_kwargs=True)
             stack.callback(hook.remove)
         stack.enter_context(planned(causal, _PROBE))
-        token = _NOTED.set(calls)
-        stack.callback(_NOTED.reset, token)
-        decoder(input_ids=ids, use_cache=False)
+        stack.callback(_NOTED.reset, _NOTED.set(calls))
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state
+    calls.reaches_head = _needs_gradient(hidden)
     return calls

@@ -94,7 +94,7 @@ class Learned:
 
     metrics: dict[str, float]
     groups: list[list[CreditedTrajectory]]
-    computed: Computed = Computed()
+    computed: Computed = field(default_factory=Computed)
 
 
 @dataclass(frozen=True)
