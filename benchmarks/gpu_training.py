@@ -11,7 +11,8 @@ the backward pass, as is its default.
 
 A figure is the median of the steps after the first, which warms up. Tokens a second and "MFU" count
 every token of every episode, prompts included, so that both sides are compared by the same work;
-"MFU, packed" counts a group's prompt once, which is what Gymnast computes. The peak of memory
+"MFU, packed" is what Gymnast computes: a group's prompt once, and the head for actions alone. They
+are `perf/mfu_nominal` and `perf/mfu` of a run (`trainers/learner/flops.py`). The peak of memory
 includes weights and optimizer states.
 """
 
@@ -29,20 +30,16 @@ import torch
 from accelerate import Accelerator
 
 from gpu_figures import SECONDS_HELP, Figure, deadline_after, report_case
-from gpu_models import (
-    TINY,
-    peak_flops,
-    random_model,
-    release_memory,
-    synchronize,
-    training_flops,
-)
+from gpu_models import TINY, random_model, release_memory, synchronize
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.trainers import make_algorithm
+from gymnast.trainers.learner.flops import Computed, ModelFlops, count, peak_flops
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
+from gymnast.types import Trajectory
 from train_step_batch import Group, batch
 from train_step_trl import TRLSide
 
@@ -84,9 +81,11 @@ def measure(side: Side, name: str, groups: list[Group], device: str, seconds: fl
     deadline = time.perf_counter() + seconds
     release_memory(device)
     model = random_model(name, device)
+    work = work_of(groups, model)  # before a trainer changes the model
     steps = gymnast_steps if side.trainer == "Gymnast" else trl_steps
     times = steps(model, side, groups, device, lambda: time.perf_counter() >= deadline)
-    report(side, model, groups, times, device)
+    peak = peak_flops(model.device, model.dtype)
+    report(side, work, times, device, peak)
 
 
 def gymnast_steps(
@@ -108,14 +107,7 @@ def gymnast_steps(
             defaults.tokens_per_microbatch if number is None else number * packed_tokens(groups[0])
         ),
     )
-    uniform = -math.log(model.config.vocab_size)  # about what random weights give every token
-    trajectories = [
-        [
-            group.trajectory(member, [uniform] * sum(episode.mask))
-            for member, episode in enumerate(group.episodes)
-        ]
-        for group in groups
-    ]
+    trajectories = trajectories_of(groups, model)
     accelerator = Accelerator(cpu=device == "cpu")
     times: list[float] = []
     while len(times) < STEPS and not (times and ended()):
@@ -150,34 +142,55 @@ def trl_steps(
     return [cost.cost.wall_s for cost in trl.costs]
 
 
+def trajectories_of(groups: list[Group], model: Any) -> list[list[Trajectory]]:
+    """The episodes as the trainer takes them."""
+    uniform = -math.log(model.config.vocab_size)  # about what random weights give every token
+    return [
+        [
+            group.trajectory(member, [uniform] * sum(episode.mask))
+            for member, episode in enumerate(group.episodes)
+        ]
+        for group in groups
+    ]
+
+
+def work_of(groups: list[Group], model: Any) -> Computed:
+    """What a step computes, in Gymnast's count: every group packed by itself."""
+    flops = ModelFlops.of(model, packed=True)
+    batches = [
+        micro_batch(
+            [CreditedTrajectory(each, torch.ones(each.steps)) for each in group],
+            torch.device("cpu"),
+        )
+        for group in trajectories_of(groups, model)
+    ]
+    return count(batches, flops)
+
+
 def packed_tokens(group: Group) -> int:
     """The tokens of a group whose prompt is computed once."""
     return len(group.prompt) + sum(len(episode.ids) for episode in group.episodes)
 
 
-def report(side: Side, model: Any, groups: list[Group], times: list[float], device: str) -> None:
+def report(side: Side, work: Computed, times: list[float], device: str, peak: float | None) -> None:
     """Report the figures of one side.
 
     Args:
         side: What was measured.
-        model: The trained model.
-        groups: The batch.
+        work: Of a step.
         times: Seconds of each step; the first one is left out if there are others.
         device: Where it was measured.
+        peak: The device's FLOP/s, where they are known.
     """
-    episodes = [(group, episode) for group in groups for episode in group.episodes]
-    tokens = sum(len(group.prompt) + len(episode.ids) for group, episode in episodes)
-    packed = sum(packed_tokens(group) for group in groups)
     step_s = statistics.median(times[1:] or times)
     note = f"median of {len(times) - 1} after the first" if times[1:] else "the first step alone"
     Figure(side.title, STEP, round(step_s, 4), "s", note).report()
-    Figure(side.title, "rate", round(tokens / step_s, 1), "tokens/s").report()
-    peak = peak_flops(device)
+    Figure(side.title, "rate", round(work.tokens / step_s, 1), "tokens/s").report()
     if peak is not None:
-        length = tokens // len(episodes)
-        counted = {"MFU": tokens} | ({"MFU, packed": packed} if side.trainer == "Gymnast" else {})
-        for name, number in counted.items():
-            share = training_flops(model, number, length) / step_s / peak
+        counted = {"MFU": work.nominal_flops}
+        counted |= {"MFU, packed": work.actual_flops} if side.trainer == "Gymnast" else {}
+        for name, flops in counted.items():
+            share = flops / step_s / peak
             Figure(side.title, name, round(share, 4), note=f"of {peak:.3g} FLOP/s").report()
     if device == "cuda":
         gib = torch.cuda.max_memory_allocated() / 2**30

@@ -50,11 +50,11 @@ class RolloutClock:
     def read(self) -> dict[str, float]:
         """Return the seconds so far, with requests and without.
 
-        {} where they are not known: the agent does not count them, or had no request here, because
-        other processes ask its servers themselves.
+        {} where they are not known: the agent does not count them, or has never had a request in
+        this process, because others ask its servers themselves.
         """
         passed, now = time.perf_counter() - self._began, sampling_seconds(self._agent)
-        if now is None or self._sampled is None or now <= self._sampled:
+        if not now or self._sampled is None:
             return {}
         sampling = min(passed, now - self._sampled)
         return {SAMPLING_S: sampling, WAITING_S: passed - sampling}
