@@ -112,7 +112,9 @@ class PolicyAgent(Agent, Protocol):
     says which weights sampled which tokens, all of them. Nothing that the old weights computed
     serves a request that comes later. An attribute `kept_across_weights` may count the requests
     that went on with keys and values of older weights. An attribute `kv_budget_bytes` says how much
-    memory these take at most in this process: a step of training leaves them room.
+    memory these take at most in this process: a step of training leaves them room. An attribute
+    `sampling_s` may count the seconds in which at least one request was under way and not held by
+    `learning`: the shares of a step (`perf/sampling_share`, `perf/waiting_share`) are made of it.
 
     `metrics()`, if there is one, returns numbers by name (`area/name`), counted since it was last
     called. They go into the metrics of every step, those of several processes added up.
@@ -171,6 +173,11 @@ def learning(agent: PolicyAgent) -> AbstractContextManager[None]:
     """Give the learner the model within the block; see `PolicyAgent`."""
     block: AbstractContextManager[None] = getattr(agent, "learning", nullcontext)()
     return block
+
+
+def sampling_seconds(agent: PolicyAgent) -> float | None:
+    """Return the seconds in which a request was under way so far; None where nobody counts them."""
+    return getattr(agent, "sampling_s", None)
 
 
 def kv_beside_model(agent: PolicyAgent) -> int | None:

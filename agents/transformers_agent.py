@@ -298,6 +298,11 @@ class TransformersAgent:
         return since
 
     @property
+    def sampling_s(self) -> float:
+        """Seconds in which a request was under way so far; see `gymnast.agents.PolicyAgent`."""
+        return self._thread.busy.seconds
+
+    @property
     def tokens_pushed(self) -> int:
         """How many tokens entered the model so far, contexts and samples together."""
         return self._engine.tokens_pushed

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gymnast.agents.engine.thread import BusyClock
 from gymnast.agents.policy import PolicyWeights
 from gymnast.agents.vllm.checks import Offer, check_one_process, check_servers, check_urls
 from gymnast.agents.vllm.connection import Connection
@@ -116,6 +117,7 @@ class VLLMAgent:
             shares_device=share_device,
         )
         self._awake = 0  # blocks that are open
+        self._busy, self._under_way = BusyClock(), 0  # of requests
         self.kept_across_weights = 0
         self._known = self._weights.known
         self._connection: Connection | None = None
@@ -152,6 +154,7 @@ class VLLMAgent:
     def __getstate__(self) -> dict[str, Any]:
         """For a copy in another process, which connects when it is used, and only samples."""
         here = {"_weights": None, "_tokenizer": None, "_connection": None, "_close": None}
+        here |= {"_busy": BusyClock(), "_under_way": 0}
         state: dict[str, Any] = self.__dict__ | here | {"_ends": [], "_opening": None}
         return state | {"_known": self._known.copied()}
 
@@ -209,6 +212,11 @@ class VLLMAgent:
         generating = self._generate(connection.servers, context_ids, sampling)
         return await asyncio.wrap_future(connection.begin(generating))
 
+    @property
+    def sampling_s(self) -> float:
+        """Seconds in which a request was under way so far, as this process sees it."""
+        return self._busy.seconds
+
     async def _generate(
         self, servers: Servers, context_ids: list[int], sampling: Sampling
     ) -> Completion:
@@ -248,7 +256,14 @@ class VLLMAgent:
                 *(sampled.ids, sampled.logprobs, sampled.stop), versions=spans, experts=experts
             )
 
-        return await servers.generate(Request(context_ids, make_body, read))
+        self._under_way += 1
+        self._busy.start()
+        try:
+            return await servers.generate(Request(context_ids, make_body, read))
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._busy.stop()
 
     @contextmanager
     def awake(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Models of public shapes with random weights, and the arithmetic of one training step.
+"""Models of public shapes with random weights.
 
 Random weights cost as much as trained ones, need no download, and sample until the limit of tokens.
 """
@@ -65,9 +65,6 @@ SHAPES: dict[str, Callable[[], Any]] = {
     "Qwen3-4B": lambda: _qwen3(2560, 36, 32, 9728),
 }
 
-# Dense bfloat16 FLOP/s by the vendor's data sheets, by a part of the device's name.
-PEAK_FLOPS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12}
-
 
 def random_model(name: str, device: str) -> Any:
     """Build a model of `SHAPES`, in evaluation mode.
@@ -101,26 +98,3 @@ def release_memory(device: str) -> None:
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def training_flops(model: Any, tokens: int, length: int) -> float:
-    """Count the FLOPs of a forward and backward pass, without any that are computed again.
-
-    Args:
-        model: A dense decoder.
-        tokens: Tokens in the batch.
-        length: Tokens in one sequence, for causal attention.
-    """
-    config = model.config
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    attention = 6 * config.num_hidden_layers * config.num_attention_heads * head_dim * length
-    return float((6 * weights + attention) * tokens)
-
-
-def peak_flops(device: str) -> float | None:
-    """The device's FLOP/s in dense bfloat16; None for a device that is not in `PEAK_FLOPS`."""
-    if device != "cuda":
-        return None
-    name = torch.cuda.get_device_name()
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)

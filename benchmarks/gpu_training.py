@@ -37,20 +37,15 @@ import torch
 from accelerate import Accelerator
 
 from gpu_figures import SECONDS_HELP, Figure, Goal, deadline_after, report_case
-from gpu_models import (
-    TINY,
-    card_name,
-    peak_flops,
-    random_model,
-    release_memory,
-    synchronize,
-    training_flops,
-)
+from gpu_models import TINY, card_name, random_model, release_memory, synchronize
 from gymnast.agents.loading.adapters import adapter_settings, with_adapters
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.trainers import make_algorithm
+from gymnast.trainers.learner.flops import Computed, ModelFlops, count, peak_flops
 from gymnast.trainers.learner.learner import Learner
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.settings import LearnerSettings
+from gymnast.types import Trajectory
 from train_step_batch import BATCHES, Episode, Group, batch
 from train_step_trl import TRLSide
 
@@ -137,11 +132,13 @@ class Measured:
         step_s: Seconds of a steady step.
         memory_gib: The peak; 0 on a CPU.
         weights: How many were trained.
+        card: The name of the device.
     """
 
     step_s: float
     memory_gib: float
     weights: int
+    card: str
 
 
 def measure(
@@ -161,13 +158,15 @@ def measure(
         model = with_adapters(model, adapter_settings({"rank": case.lora_rank}), seed=0)
         model.to(model.dtype)
     groups = make_batch(case, tiny=tiny)
+    work = work_of(groups, model)  # before a trainer changes the model
     steps = trl_steps if side.settings is None else gymnast_steps
     times = steps(case, model, side, groups, device, lambda: time.perf_counter() >= deadline)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    measured = Measured(statistics.median(times[1:] or times), peak, weights)
+    step_s = statistics.median(times[1:] or times)
+    measured = Measured(step_s, peak, weights, card_name(device))
     found[case.name, side.title] = measured
-    report(case, side, model, groups, measured, len(times), device)
+    report(case, side, work, measured, len(times), peak_flops(model.device, model.dtype))
 
 
 def make_batch(case: Case, *, tiny: bool) -> list[Group]:
@@ -204,14 +203,7 @@ def gymnast_steps(
         temperature=1.0,
         seed=0,
     )
-    uniform = -math.log(model.config.vocab_size)  # about what random weights give every token
-    trajectories = [
-        [
-            group.trajectory(member, [uniform] * sum(episode.mask))
-            for member, episode in enumerate(group.episodes)
-        ]
-        for group in groups
-    ]
+    trajectories = trajectories_of(groups, model)
     lengths = [len(each.ids) for group in trajectories for each in group]
     choice = learner.prepare(max(lengths), sum(lengths))
     Figure(f"{case.name}, {side.title}", SIZES, choice.tokens, "", choice.activations).report()
@@ -255,34 +247,59 @@ def trl_steps(
     return [cost.cost.wall_s for cost in trl.costs]
 
 
-def report(
-    case: Case,
-    side: Side,
-    model: Any,
-    groups: list[Group],
-    measured: Measured,
-    steps: int,
-    device: str,
-) -> None:
-    """Report the figures of one side."""
-    title, card = f"{case.name}, {side.title}", card_name(device)
-    lengths = [
-        len(group.prompt) + len(episode.ids) for group in groups for episode in group.episodes
+def trajectories_of(groups: list[Group], model: Any) -> list[list[Trajectory]]:
+    """Return the episodes as Gymnast's learner takes them."""
+    uniform = -math.log(model.config.vocab_size)  # about what random weights give every token
+    return [
+        [
+            group.trajectory(member, [uniform] * sum(episode.mask))
+            for member, episode in enumerate(group.episodes)
+        ]
+        for group in groups
     ]
+
+
+def work_of(groups: list[Group], model: Any) -> Computed:
+    """Count what a step computes by Gymnast, every group packed by itself."""
+    batches = [
+        micro_batch(
+            [CreditedTrajectory(each, torch.ones(each.steps)) for each in group],
+            torch.device("cpu"),
+        )
+        for group in trajectories_of(groups, model)
+    ]
+    return count(batches, ModelFlops.of(model, packed=True))
+
+
+def report(
+    case: Case, side: Side, work: Computed, measured: Measured, steps: int, peak: float | None
+) -> None:
+    """Report the figures of one side.
+
+    Args:
+        case: What was measured.
+        side: By what.
+        work: Of a step.
+        measured: What it took.
+        steps: How many steps were taken.
+        peak: The FLOP/s of the device, where they are known.
+    """
+    title, step_s = f"{case.name}, {side.title}", measured.step_s
     goals = {FAST: case.step_s, LEAN: case.lean_s}
     note = f"median of {steps - 1} after the first" if steps > 1 else "the first step alone"
-    step_s = measured.step_s
-    shown = _compare(goals.get(side), step_s, "s", card, at_least=False)
-    Figure(title, STEP, round(step_s, 4), "s", note, shown).report()
-    rate = sum(lengths) / step_s
-    goal = _compare(case.rate, rate, "tokens/s", card)
+    goal = _compare(goals.get(side), step_s, "s", measured.card, at_least=False)
+    Figure(title, STEP, round(step_s, 4), "s", note, goal).report()
+    rate = work.tokens / step_s
+    goal = _compare(case.rate, rate, "tokens/s", measured.card)
     Figure(title, "rate", round(rate, 1), "tokens/s", "", goal).report()
-    peak = peak_flops(device)
     if peak is not None:
-        share = sum(training_flops(model, each, each) for each in lengths) / step_s / peak
-        note = f"of {peak:.3g} FLOP/s"
-        Figure(title, MFU, round(share, 4), "", note, _compare(case.mfu, share, "", card)).report()
-    if device == "cuda":
+        note, share = f"of {peak:.3g} FLOP/s", work.nominal_flops / step_s / peak
+        goal = _compare(case.mfu, share, "", measured.card)
+        Figure(title, MFU, round(share, 4), "", note, goal).report()
+        if side.settings is not None:
+            share = work.actual_flops / step_s / peak
+            Figure(title, "MFU, of what is computed", round(share, 4), "", note).report()
+    if measured.memory_gib:
         Figure(title, MEMORY, round(measured.memory_gib, 2), "GiB").report()
 
 

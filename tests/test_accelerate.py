@@ -38,7 +38,7 @@ def run(*command: str) -> str:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    clocked = ("time/", "eval/time/", "tokens/per_s")
+    clocked = ("time/", "eval/time/", "perf/", "tokens/per_s", "tokens/trained_per_s")
     return [{k: v for k, v in line.items() if not k.startswith(clocked)} for line in lines]
 
 

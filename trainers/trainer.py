@@ -60,6 +60,7 @@ from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import Remembers, RunState
 from gymnast.trainers.settings import TrainerSettings
+from gymnast.trainers.speed import speed_facts, speed_figures
 from gymnast.trainers.teachers import teacher_model
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
@@ -139,6 +140,7 @@ class Trainer:
         memory: float = 0.9,
         replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
+        peak_tflops: float | None = None,
         concurrency: int | None = 64,
         max_threads: int = MAX_THREADS,
         rollout_deadline_s: float | None = None,
@@ -209,10 +211,11 @@ class Trainer:
             teacher_model=teaching,
             unused_ids=unused_ids_of(tokenizer, model, teaching),
         )
+        peak, processes = self.learner.peak_flops, self.accelerator.num_processes
+        self._peak_flops = None if peak is None else peak * processes
         of_process = -(-settings.steps.rows_per_step // self.accelerator.num_processes)
-        concurrency = settings.rollouts.episodes_at_once(
-            of_process * settings.group.group_size, model.device
-        )
+        episodes = of_process * settings.group.group_size
+        concurrency = settings.rollouts.episodes_at_once(episodes, model.device)
         ahead = settings.staleness.max_staleness > 0
         kv_budget = settings.rollouts.kv_budget_bytes
         keeps_kv = ahead or model.device.type == "cuda"
@@ -270,7 +273,8 @@ class Trainer:
             *(self.folder, self.accelerator, model, tokenizer), keep=settings.evaluation.keep_best
         )
         best_in = path if self.best.keeps else None
-        self.advisor = Advisor(make_env, self.sampling, *run, run=best_in)
+        facts = speed_facts(settings, self.agent, model.device, episodes)
+        self.advisor = Advisor(make_env, self.sampling, *run, run=best_in, speed=facts)
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
@@ -392,8 +396,6 @@ class Trainer:
         of_rows = self._playing.learned(played)
         self.step += 1
         metrics = learned.metrics | rollouts.metrics | of_rows | self.shared.agent_metrics()
-        self.advisor.see(self.step, metrics, rollouts)
-        self.loop.state.mark()
         ended = time.perf_counter()
         metrics |= {
             "time/rollout_s": collected - started,
@@ -401,6 +403,9 @@ class Trainer:
             "time/step_s": ended - started,
             "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / played.seconds,
         }
+        metrics |= speed_figures(metrics, learned.computed, self._peak_flops)
+        self.advisor.see(self.step, metrics, rollouts)
+        self.loop.state.mark()
         self._record(metrics)
         credit = by_token(learned.groups, played.learned_from, rollouts)
         self._kept.save(self.step, rollouts, credit)

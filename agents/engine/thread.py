@@ -4,6 +4,7 @@ Requests come from any thread and any event loop; the engine knows of neither.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,11 +15,37 @@ from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.errors import InfrastructureError
 
 
+class BusyClock:
+    """Adds up the seconds in which there was work; one thread winds it, any thread reads it."""
+
+    def __init__(self) -> None:
+        self._state: tuple[float, float | None] = (0.0, None)  # before, and since when
+
+    def start(self) -> None:
+        """There is work from now on."""
+        total, since = self._state
+        if since is None:
+            self._state = (total, time.perf_counter())
+
+    def stop(self) -> None:
+        """There is none from now on."""
+        self._state = (self.seconds, None)
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds so far, those of work that goes on included."""
+        total, since = self._state
+        return total if since is None else total + time.perf_counter() - since
+
+
 class EngineThread:
     """Runs an engine; begins with the first request.
 
     Args:
         engine: Called by this thread alone.
+
+    Attributes:
+        busy: The time in which the engine had requests and was not held.
     """
 
     def __init__(self, engine: Engine | StateEngine) -> None:
@@ -30,6 +57,7 @@ class EngineThread:
         self._holds, self._stepping = 0, False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
+        self.busy = BusyClock()
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over, all between two steps of the engine."""
@@ -105,14 +133,17 @@ class EngineThread:
                 self._stepping = False
                 self._wake.notify_all()
                 while not (self._stopping or self._has_work):
+                    self.busy.stop()
                     if engine.idle and not self._arrived:
                         self._rest()
                     elif self._holds:
                         release_team()  # somebody else computes meanwhile
                     self._wake.wait()
                 if self._stopping:
+                    self.busy.stop()
                     self._rest()
                     return
+                self.busy.start()
                 engine.waiting += self._arrived
                 self._arrived = []
                 stale, self._stale = self._stale, False

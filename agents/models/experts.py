@@ -48,7 +48,7 @@ def lora_targets(model: Any, target: str | Sequence[str]) -> LoraTargets:
             A list: what its names are the ends of, layers, stacked experts, or the modules that
             hold these. Another text is peft's to understand.
     """
-    stacks = list(_stacks(model))
+    stacks = list(stacked_experts(model))
     linear = _linear_layers(model)
     unused = {name for name in linear if never_called(model, name)}
     own_list = bool(stacks) or (target == ALL_LINEAR and bool(unused))
@@ -77,7 +77,7 @@ def expert_blocks(model: Any) -> list[str]:
     Args:
         model: Of Transformers, or of peft around one.
     """
-    holders = (_holder(stack).partition(".base_layer")[0] for stack in _stacks(model))
+    holders = (_holder(stack).partition(".base_layer")[0] for stack in stacked_experts(model))
     return list(dict.fromkeys(map(_holder, holders)))
 
 
@@ -92,7 +92,7 @@ def never_called(model: Any, name: str) -> bool:
     return _own(name) in READ_BY_MAMBA and "Mamba" in holder
 
 
-def _stacks(model: Any) -> Iterator[str]:
+def stacked_experts(model: Any) -> Iterator[str]:
     """The names of all parameters that are stacked experts."""
     for name, module in model.named_modules():
         if "Experts" in type(module).__name__:

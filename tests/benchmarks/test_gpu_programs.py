@@ -22,7 +22,7 @@ import gpu_training
 from gpu_engine import check_path, make_agent
 from gpu_episodes import busy_threads, play_all
 from gpu_figures import Figure, Goal, parse_figure
-from gpu_models import SHAPES, TINY, random_model, training_flops
+from gpu_models import SHAPES, TINY, random_model
 from gpu_sampling import CASES, GROUP_SIZE, Case, make_prompts, measure_engine, tiny
 from gymnast.agents import TransformersAgent
 from train_step_batch import batch
@@ -111,13 +111,16 @@ def test_shapes_have_the_weights_of_the_public_models(name: str, millions: int) 
     assert round(model.num_parameters() / 1e6) == millions
 
 
-def test_training_flops_are_three_forward_passes() -> None:
-    model, tokens = random_model(TINY, "cpu"), 16
+def test_the_work_of_a_step_counts_prompts_as_both_sides_do() -> None:
+    model, groups = random_model(TINY, "cpu"), batch("equal", 4, 4, 900, shorter=10)
+    work = gpu_training.work_of(groups, model)
+    lengths = [len(g.prompt) + len(e.ids) for g in groups for e in g.episodes]
+    assert work.tokens == sum(lengths)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(input_ids=torch.arange(tokens)[None])
-    assert training_flops(model, tokens, tokens) == pytest.approx(
-        3 * counter.get_total_flops(), rel=0.02
-    )
+        model(input_ids=torch.arange(lengths[0])[None])
+    whole = 3 * counter.get_total_flops() * len(lengths)
+    assert work.nominal_flops == pytest.approx(whole, rel=0.1)
+    assert work.actual_flops < work.nominal_flops
 
 
 def test_the_engine_and_generate_are_measured(capsys: pytest.CaptureFixture[str]) -> None:

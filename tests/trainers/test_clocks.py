@@ -12,6 +12,9 @@ from clocks import is_clock, without_clocks
         "time/environment/setup_s",
         "time/tool/search_s",
         "tokens/per_s",
+        "tokens/trained_per_s",
+        "perf/mfu",
+        "perf/waiting_share",
         "eval/time/episode_s",
         "eval/tokens/per_s",
         "eval/environment/maths/time/model_s",
@@ -23,7 +26,16 @@ def test_a_clock_is_known_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["step", "loss", "episodes/turns", "tools/calls/time", "tools/calls/get_s", "time", "eval/x"],
+    [
+        "step",
+        "loss",
+        "episodes/turns",
+        "tools/calls/time",
+        "tools/calls/get_s",
+        "time",
+        "eval/x",
+        "x/perf",
+    ],
 )
 def test_everything_else_is_no_clock(name: str) -> None:
     assert not is_clock(name)

@@ -50,14 +50,26 @@ from gymnast.trainers.rollouts.episodes import Task
 from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.metrics import Counts
 from gymnast.trainers.rollouts.schedule import Group
-from gymnast.trainers.rollouts.shared import SharedRollouts, as_rollouts
+from gymnast.trainers.rollouts.shared import (
+    RolloutClock,
+    SharedRollouts,
+    as_rollouts,
+    mean_times,
+)
 
 
 class _Share(NamedTuple):
-    """What one process hands over for a step; `kept` is what its agent counts."""
+    """What one process hands over for a step.
+
+    Attributes:
+        taken: The groups.
+        kept: What its agent counts as `kept_across_weights`.
+        times: See `RolloutClock.read`.
+    """
 
     taken: Taken
     kept: int
+    times: dict[str, float]
 
 
 class _UnderWay(NamedTuple):
@@ -124,6 +136,7 @@ class Ahead:
         most = self.staleness.max_staleness
         trained = [[within(t, version - most) for t in group] for group in learned_from]
         rollouts.metrics |= staleness_metrics(trained, version, most)
+        rollouts.metrics |= mean_times([share.times for share in found])
         rollouts.metrics |= {
             "staleness/tokens_left_out": _action_tokens(learned_from) - _action_tokens(trained),
             "staleness/groups_under_way": sum(share.taken.under_way for share in found),
@@ -180,12 +193,14 @@ class Ahead:
             on_progress(min(complete, wanted) * size, wanted * size)
 
         taking = background.follow(partial(player.take, wanted, version), tell)
+        clock = RolloutClock(self.shared.agent)
         try:
             taken = self.shared.stopping.run(taking)
         except Stopped:
             return None
+        times = clock.read()
         before, self._kept = self._kept, self._kept_across_weights
-        return _Share(taken, self._kept - before)
+        return _Share(taken, self._kept - before, times)
 
     def _begin(self, under_way: _UnderWay, *, new_steps: int) -> None:
         """Let this process's rows of the next steps begin."""

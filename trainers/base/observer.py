@@ -10,11 +10,13 @@ Groups = Sequence[Sequence[Trajectory]]
 
 
 SOLVED = "solved"  # the cause of a run that has learned all that its rows teach
+WAITING, SMALL_PASSES = "waiting for tools", "small micro-batches"
+SLOW = frozenset({WAITING, SMALL_PASSES})  # the causes of a run that could go faster
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Why a run does not learn, or that it has nothing left to learn, and what to do.
+    """Why a run does not learn, has nothing left to learn or is slow, and what to do.
 
     Attributes:
         step: The step after which it holds.
@@ -34,6 +36,8 @@ class Advice:
     @property
     def heading(self) -> str:
         """What a line with the advice begins with."""
+        if self.cause in SLOW:
+            return "slow"
         return "nothing left to learn" if self.cause == SOLVED else "not learning"
 
 

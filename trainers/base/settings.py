@@ -49,6 +49,7 @@ Positive = Annotated[Integer, Field(ge=1)]
 AutoPositive = Annotated[Positive | None, BeforeValidator(_auto_as_none)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 PositiveNumber = Annotated[Number, Field(gt=0)]
+AutoPositiveNumber = Annotated[PositiveNumber | None, BeforeValidator(_auto_as_none)]
 Limit = Annotated[float, Field(gt=0)]  # infinity is none
 Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Text, BeforeValidator(_path_text)]

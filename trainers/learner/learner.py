@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator
 
+from gymnast.agents.models.double_precision import FAILURES
 from gymnast.agents.models.mergeable import make_mergeable
-from gymnast.errors import NotEnoughMemory, UsageError, first_line
+from gymnast.errors import ModelError, NotEnoughMemory, UsageError, first_line
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.divided import NOTHING, Divided
@@ -40,6 +41,7 @@ from gymnast.trainers.learner.credit import (
     has_spread,
     with_advantages,
 )
+from gymnast.trainers.learner.flops import ModelFlops, peak_flops
 from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import (
     PLAIN_TOKENS,
@@ -92,6 +94,8 @@ class Learner:
         outcomes: The rewards that the run has seen.
         memory: What a step takes, and what becomes of its activations.
         gauge: Measures the memory of the device; None where nothing does.
+        peak_flops: What the device computes at most, in FLOP/s; None where it is not known, or the
+            FLOPs of the model are not.
         policy: The model as the loss sees it; with several processes, wrapped within `joined`.
         optimizer: Over the trained weights.
 
@@ -139,6 +143,10 @@ class Learner:
             replay_routing=settings.replay_routing,
             unused_ids=unused_ids,
         )
+        rate = peak_flops(accelerator.device, policy.model.dtype, settings.peak_tflops)
+        flops = None if rate is None else _counted(policy)
+        self.peak_flops = None if flops is None else rate
+        self._settings = replace(self._settings, flops=flops)
         self.memory = StepMemory(
             policy,
             fixed_memory(
@@ -548,6 +556,15 @@ class Learner:
         """Make the model equal to what is trained; a collective call, one weight at a time."""
         for copied, weight in self._copies:
             copied.copy_(whole(weight))
+
+
+def _counted(policy: Policy) -> ModelFlops | None:
+    """Count the FLOPs of the model's passes, as far as its modules say what they are."""
+    try:
+        return ModelFlops.of(policy.model, packed=policy.path == "packed")
+    except (ModelError, *FAILURES) as error:  # a figure is no reason to end a run
+        logger.info("perf/mfu is not reported: %s", error)
+        return None
 
 
 def _tell(model: Any, policy: Policy) -> None:

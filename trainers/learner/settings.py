@@ -10,6 +10,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import NAMED
 from gymnast.trainers.base.settings import (
     AutoPositive,
+    AutoPositiveNumber,
     Count,
     Limit,
     Number,
@@ -77,6 +78,9 @@ class LearnerSettings(Settings):
     from each layer's input (more time, much less memory), or `offload` these inputs to the host's
     memory too, on an accelerator. `auto` keeps it where a step then fits into `memory` (on a GPU
     with micro-batches of 8,192 tokens, or of the whole batch), else recomputes or offloads it."""
+    peak_tflops: AutoPositiveNumber = None
+    """The rate of one device in 10^12 floating-point operations a second, which `perf/mfu` is a
+    share of; auto: the data sheet's for bfloat16, where the card is known, else no `perf/mfu`."""
 
     @property
     def rate_of_adapters(self) -> float:

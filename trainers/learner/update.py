@@ -65,6 +65,7 @@ from gymnast.trainers.learner.demonstrated import (
     Demonstrated,
     share_of_demonstrations,
 )
+from gymnast.trainers.learner.flops import Computed, ModelFlops, count, over_processes
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
 from gymnast.trainers.learner.optimisation_step import take_step, unmeasured
 from gymnast.trainers.learner.optimizers.not_finite import ends_run
@@ -89,10 +90,12 @@ class Learned:
     Attributes:
         metrics: Over all processes; see the top of this file.
         groups: What was given, with the advantages that were learned from.
+        computed: What went through the model with a gradient, in all processes.
     """
 
     metrics: dict[str, float]
     groups: list[list[CreditedTrajectory]]
+    computed: Computed = field(default_factory=Computed)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class UpdateSettings:
         tokens_per_microbatch: How many tokens one forward and backward pass takes.
         reward_weights: Of the parts of the reward, by name.
         around_pass: Entered around each forward and backward pass of a step.
+        flops: Those of the model, to be counted; None counts tokens alone.
     """
 
     algorithm: Algorithm
@@ -112,6 +116,7 @@ class UpdateSettings:
     tokens_per_microbatch: int
     reward_weights: Mapping[str, float] = field(default_factory=dict)
     around_pass: Callable[[MicroBatch], AbstractContextManager[None]] = unmeasured
+    flops: ModelFlops | None = None
 
 
 def update(
@@ -173,7 +178,7 @@ def update(
             policy, demonstrations, accelerator, settings.tokens_per_microbatch
         )
         demonstrated = Demonstrated(share, algorithm.demonstration_weight)
-    steps = _steps(policy, optimizer, shares, settings, accelerator, demonstrated)
+    steps, computed = _steps(policy, optimizer, shares, settings, accelerator, demonstrated)
     masked = sum(map(len, credited)) - sum(map(len, kept))
     metrics = {
         "tokens/trained": sum(share.tokens for share in shares),
@@ -185,7 +190,7 @@ def update(
         **optimizer.learning_rates(),
         "updates/skipped_total": float(optimizer.skipped),
     }
-    return Learned(metrics, credited)
+    return Learned(metrics, credited, over_processes(computed, accelerator))
 
 
 def _teaching_share(groups: Sequence[Sequence[CreditedTrajectory]], demonstrations: int) -> float:
@@ -245,9 +250,13 @@ def _steps(
     settings: UpdateSettings,
     accelerator: Accelerator,
     demonstrated: Demonstrated | None,
-) -> list[dict[str, float]]:
-    """Take the optimisation steps of all epochs; returns the metrics of each."""
-    left, steps = list(shares), list[dict[str, float]]()
+) -> tuple[list[dict[str, float]], Computed]:
+    """Take the optimisation steps of all epochs.
+
+    Returns:
+        The metrics of each, and what this process computed in all of them.
+    """
+    left, steps, computed = list(shares), list[dict[str, float]](), Computed()
     for number in list(range(len(shares))) * settings.algorithm.epochs:
         share = left[number]
         if not share.batches and demonstrated is None:
@@ -265,9 +274,11 @@ def _steps(
         if not steps:  # in the next epoch, these are the old ones
             left[number] = with_old_logprobs(share, taken.logprobs)
         steps.append(taken.metrics)
+        batches = [*share.batches, *(demonstrated.share.batches if demonstrated else ())]
+        computed += count((scored.batch for scored in batches), settings.flops)
         if taken.metrics["updates/skipped"] and ends_run(optimizer):
             break
-    return steps
+    return steps, computed
 
 
 def _merged(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

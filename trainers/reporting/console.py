@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from gymnast.trainers.base.observer import SOLVED, Advice, Groups
+from gymnast.trainers.base.observer import SLOW, SOLVED, Advice, Groups
 from gymnast.trainers.reporting.lines import (
     best_line,
     episode_line,
@@ -91,7 +91,7 @@ class RunConsole:
         self._last_groups = groups
         self._view.step(step, metrics)
         self._keep(f"step_{step:05d}", groups)  # as `gymnast rollouts` names it
-        line = step_line(step, self._steps, metrics)
+        line = step_line(step, self._steps, metrics, is_logged=not self._is_rich)
         # Where a region shows the time left, lines are short.
         left = self._view.left_s
         self._write(line if self._is_rich or left is None else f"{line}  left {duration(left)}")
@@ -143,11 +143,15 @@ class RunConsole:
             self._write(f"reward of {len(rewards)} steps: {curve} last {rewards[-1]:.3f}")
         self._write(f"trained for {duration(train_s)} ({train_cpu_s:.0f} CPU seconds)")
         if standing := summary.get("advice"):
-            causes = ", ".join(advice.cause for advice in standing)
-            # Where another cause holds as well, the run has that to mend.
-            told = next((advice for advice in standing if advice.cause != SOLVED), standing[0])
-            line = f"{told.heading} at the end: {causes} (see above and {told.page})"
-            self._write(line, style="yellow")
+            slow = [advice for advice in standing if advice.cause in SLOW]
+            for some in ([advice for advice in standing if advice not in slow], slow):
+                if not some:
+                    continue
+                causes = ", ".join(advice.cause for advice in some)
+                # Where another cause holds as well, the run has that to mend.
+                told = next((advice for advice in some if advice.cause != SOLVED), some[0])
+                line = f"{told.heading} at the end: {causes} (see above and {told.page})"
+                self._write(line, style="yellow")
 
     def close(self) -> None:
         """Remove the region; also called when a run ends with an exception."""

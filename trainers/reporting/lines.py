@@ -15,10 +15,24 @@ _LONGEST_PROMPT = 120
 _LONGEST_EVENT = 160
 
 
-def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
-    """A step in one line of a terminal; what was not measured is left out.
+_RATES = (
+    ("perf/mfu", "MFU", "{:.1%}"),
+    ("perf/waiting_share", "idle", "{:.0%}"),
+)
+
+
+def step_line(
+    step: int, steps: int, metrics: Mapping[str, float], *, is_logged: bool = False
+) -> str:
+    """A step in one line; what was not measured is left out.
 
     The loss is not shown: it is about zero wherever each episode is trained on once.
+
+    Args:
+        step: Its number.
+        steps: Of the run.
+        metrics: The step's.
+        is_logged: True in a log, where no region shows the rest and lines have any length.
     """
     parts = [f"step {step}/{steps}"]
     for name, label, form in (
@@ -28,6 +42,7 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
         ("tools/calls", "calls", "{:.0f}"),
         ("tools/errors", "errors", "{:.0f}"),
         ("tokens/per_s", "tokens/s", "{:.0f}"),
+        *(_RATES if is_logged else ()),
         ("time/step_s", "seconds", "{:.1f}"),
     ):
         if name in metrics:

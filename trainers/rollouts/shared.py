@@ -7,13 +7,15 @@ its share of the groups and replaces those without spread by rows of its own sha
 number of processes changes which rows are played.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from accelerate import Accelerator
 
-from gymnast.agents.policy import PolicyAgent, PolicyWeights
+from gymnast.agents.policy import PolicyAgent, PolicyWeights, sampling_seconds
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.rollouts.environments import MakeEnvironment
@@ -30,6 +32,38 @@ from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.rollouts.settings import RolloutSettings
 
 Row = Mapping[str, Any]
+# Of the time in which episodes are waited for: with a request at the agent, and without one.
+SAMPLING_S, WAITING_S = "time/rollout/sampling_s", "time/rollout/waiting_s"
+
+
+class RolloutClock:
+    """Measures how long an agent had requests, from when the clock is made.
+
+    Args:
+        agent: Whose requests they are.
+    """
+
+    def __init__(self, agent: PolicyAgent) -> None:
+        self._agent = agent
+        self._began, self._sampled = time.perf_counter(), sampling_seconds(agent)
+
+    def read(self) -> dict[str, float]:
+        """Return the seconds so far, with requests and without.
+
+        {} where they are not known: the agent does not count them, or has never had a request in
+        this process, because others ask its servers themselves.
+        """
+        passed, now = time.perf_counter() - self._began, sampling_seconds(self._agent)
+        if not now or self._sampled is None:
+            return {}
+        sampling = min(passed, now - self._sampled)
+        return {SAMPLING_S: sampling, WAITING_S: passed - sampling}
+
+
+def mean_times(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean over processes of what their clocks read; {} where one could not."""
+    names = times[0] if all(times) else ()
+    return {name: fmean(each[name] for each in times) for name in names}
 
 
 @dataclass(frozen=True)
@@ -38,6 +72,7 @@ class _Share:
 
     groups: list[Group]  # each with its row_index among all rows
     counts: Counts
+    times: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -120,7 +155,9 @@ class SharedRollouts:
             raise Stopped
         groups = [group for share in shares for group in share.groups]
         counts = [share.counts for share in shares]
-        return as_rollouts(groups, counts, settings, purpose, len(rows))
+        rollouts = as_rollouts(groups, counts, settings, purpose, len(rows))
+        rollouts.metrics |= mean_times([share.times for share in shares])
+        return rollouts
 
     def _play_share(
         self,
@@ -137,15 +174,17 @@ class SharedRollouts:
         stream = stream_groups(*given, row_indices, self.workers, self.journal)
         try:
             with self.agent.awake():
+                clock = RolloutClock(self.agent)
                 groups = self.stopping.run(
                     gather_groups(stream, len(own_rows), settings, counts, on_progress)
                 )
+                times = clock.read()
         except Stopped:
             return None
         counts.rows_skipped = {row_indices[index] for index in counts.rows_skipped}
         for group in groups:
             group.row_index = row_indices[group.row_index]
-        return _Share(list(groups), counts)
+        return _Share(list(groups), counts, times)
 
 
 def as_rollouts(

@@ -340,7 +340,7 @@ def trained(folder: Path, steps: int, *, resume: bool = False, **sections: Any) 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    clocks = ("time", "per_s", "seconds", "memory")
+    clocks = ("time", "per_s", "perf/", "seconds", "memory")
     return [{k: v for k, v in line.items() if not any(c in k for c in clocks)} for line in lines]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.base.observer import WAITING, Advice
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.lines import episode_table, step_line
 from gymnast.trainers.reporting.shown_episodes import as_shown, pick_episodes
@@ -204,6 +204,33 @@ def test_a_whole_step_fits_a_line_of_a_hundred_columns() -> None:
     }
     console.on_step(10, metrics, [])
     assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_log_has_the_rates_that_a_region_shows() -> None:
+    metrics = METRICS | {"perf/mfu": 0.4123, "perf/waiting_share": 0.2}
+    for terminal in (True, False):
+        stream = io.StringIO()
+        console = RunConsole(Console(file=stream, force_terminal=terminal, width=100))
+        console.on_step(10, metrics, [])
+        assert ("tokens/s 812  MFU 41.2%  idle 20%  " in stream.getvalue()) != terminal
+
+
+def test_what_is_slow_is_no_reason_why_nothing_is_learned() -> None:
+    stream = io.StringIO()
+    console = RunConsole(Console(file=stream, width=200))
+    causes = [Advice(9, "no calls", "Nobody calls.", "a.md"), Advice(9, WAITING, "Raise.", "b.md")]
+    for advice in causes:
+        console.on_advice(advice)
+    console.on_end({"advice": causes})
+    lines = [line.partition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert lines[:2] == [
+        "step 9, not learning: no calls: Nobody calls. (a.md)",
+        f"step 9, slow: {WAITING}: Raise. (b.md)",
+    ]
+    assert lines[-2:] == [
+        "not learning at the end: no calls (see above and a.md)",
+        f"slow at the end: {WAITING} (see above and b.md)",
+    ]
 
 
 def test_a_long_line_is_broken_between_words_on_a_terminal_and_never_in_a_log() -> None:

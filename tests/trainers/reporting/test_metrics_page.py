@@ -139,6 +139,7 @@ def written(
         rows_per_step=2,
         steps=2,
         adapter_learning_rate=1e-4,
+        peak_tflops=0.1,
         sampling=Sampling(max_new_tokens=8),
         eval_rows=[{"prompt": "Say."}, {"prompt": "Tell."}],
         eval_group_size=2,

@@ -15,6 +15,7 @@ from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.reporting.advice.cases import Facts, advise
 from gymnast.trainers.reporting.advice.history import History, SeenEvaluation
 from gymnast.trainers.reporting.advice.seen import see
+from gymnast.trainers.reporting.advice.speed import NO_FACTS, SpeedFacts
 from gymnast.trainers.reporting.advice.sudden_falls import Remedy
 from gymnast.types import Sampling, Trajectory
 from gymnast.visible import visible_logger
@@ -66,6 +67,7 @@ class Advisor:
         evaluation: Its evaluations' settings.
         warmup_steps: How many steps its warm-up has; 0: there is none.
         run: The run's folder, if its best weights are kept there.
+        speed: What advice about speed depends on.
 
     Attributes:
         facts: What it knows of the run besides its steps.
@@ -81,12 +83,14 @@ class Advisor:
         warmup_steps: int = 0,
         *,
         run: str | None = None,
+        speed: SpeedFacts = NO_FACTS,
     ) -> None:
         unsolved = cache(partial(without_solve, make_env))
         self.facts = Facts(
             *(unsolved, learning.max_grad_norm, sampling.max_new_tokens, evaluation.pass_reward),
             warmup_steps,
             _remedy(learning, run),
+            speed,
         )
         self._history = History()
         self._held: dict[str, int] = {}  # the last step after which each cause that was said held

@@ -3,7 +3,8 @@
 Each case is a pure function of a `History` and a few facts about the run; docs/learning.md lists
 what they say. A run that learns hears nothing: what may be a stage of learning (malformed calls,
 episodes that are cut) is said where nearly no episode has an advantage, none earned more than 0,
-or the reward has stopped rising. `numbers.py` has the cases that are about the optimisation.
+or the reward has stopped rising. `numbers.py` has the cases that are about the optimisation,
+`speed.py` those of a run that may learn and is slow.
 """
 
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from gymnast.trainers.base.observer import SOLVED, Advice
 from gymnast.trainers.reporting.advice.history import History, mean, rises
 from gymnast.trainers.reporting.advice.numbers import NEARLY, falls, optimisation
 from gymnast.trainers.reporting.advice.seen import SeenStep
+from gymnast.trainers.reporting.advice.speed import NO_FACTS, SpeedFacts, speed
 from gymnast.trainers.reporting.advice.sudden_falls import NO_REMEDY, Remedy, sudden_falls
-from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
+from gymnast.trainers.reporting.advice.words import PAGE, SPEED_PAGE, clipped, percent
 
 # Calls or episodes of which so many go wrong in one way have it as their main trouble.
 MOST = 0.5
@@ -36,6 +38,7 @@ class Facts:
         pass_reward: An episode passes when its reward reaches this.
         warmup_steps: How many steps the run's warm-up has; 0: there is none.
         remedy: What to do about a reward that falls at once.
+        speed: What advice about speed depends on.
     """
 
     unsolved: Callable[[], str]
@@ -44,13 +47,14 @@ class Facts:
     pass_reward: float = 1.0
     warmup_steps: int = 0
     remedy: Remedy = NO_REMEDY
+    speed: SpeedFacts = NO_FACTS
 
 
 Case = Callable[[History, Facts], tuple[str, str] | None]
 
 
 def advise(history: History, facts: Facts) -> list[Advice]:
-    """Why the run does not learn, as far as its steps show; [] where it may.
+    """Why the run does not learn or is slow, as far as its steps show; [] where it may learn.
 
     Args:
         history: Of the run.
@@ -67,7 +71,9 @@ def advise(history: History, facts: Facts) -> list[Advice]:
     found += optimisation(history, facts.max_grad_norm)
     found += falls(history, facts.pass_reward)
     found += sudden
-    return [Advice(step, cause, text, PAGE) for cause, text in found]
+    advice = [Advice(step, cause, text, PAGE) for cause, text in found]
+    slow = speed(history, facts.speed)
+    return advice + [Advice(step, cause, text, SPEED_PAGE) for cause, text in slow]
 
 
 def is_stuck(history: History) -> bool:

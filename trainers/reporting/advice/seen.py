@@ -38,6 +38,9 @@ KEPT = (
     "grad_norm",
     "updates/taken",
     "updates/skipped",
+    "tokens/trained",
+    "perf/training_share",
+    "perf/waiting_share",
 )
 _LONGEST = 400  # characters of a text that is kept; what is shown is shorter
 

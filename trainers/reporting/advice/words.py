@@ -2,7 +2,7 @@
 
 from gymnast.visible import visible_line
 
-PAGE = "docs/learning.md"
+PAGE, SPEED_PAGE = "docs/learning.md", "docs/symptoms.md"
 _LONGEST = 160
 
 

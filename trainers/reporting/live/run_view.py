@@ -2,7 +2,8 @@
 
     step 13/100 ━━━━━━━────────────────────────────────  37/64 episodes  12:03  21:40 left
     reward ▁▁▂▂▃▃▄▄▅▆▆▇▇█ 0.512  lowest 0.031  highest 0.512
-    loss 0.0021  entropy 0.412  KL 0.0012  mismatch 0.00031  gradient 0.126  tokens/s 812
+    loss 0.0021  entropy 0.412  KL 0.0012  mismatch 0.00031  gradient 0.126
+    tokens/s 812  trained tokens/s 5210  MFU 41.2%  idle 20%
     last step 149.3 s ████████████▓▓▒▒░░░░░░──────────────────────
     █ model 31%  ▓ tools 5%  ▒ environment 4%  ░ waiting 16%  ─ training 44%
 
@@ -35,7 +36,12 @@ _VALUES = (
     ("kl", "KL", "{:.2g}"),
     ("engine/kl", "mismatch", "{:.2g}"),
     ("grad_norm", "gradient", "{:.3g}"),
+)
+_SPEED_VALUES = (
     ("tokens/per_s", "tokens/s", "{:.0f}"),
+    ("tokens/trained_per_s", "trained tokens/s", "{:.0f}"),
+    ("perf/mfu", "MFU", "{:.1%}"),
+    ("perf/waiting_share", "idle", "{:.0%}"),  # of the agent; requests that queue are `waiting`
 )
 _WARMUP_VALUES = (
     ("warmup/grad_norm", "gradient", "{:.3g}"),
@@ -118,7 +124,9 @@ class RunView:
         """The view as at most `height` lines, none wider than `width` columns."""
         lines = [self._progress_line(width, ascii_only)]
         lines += self._curve_lines(width, ascii_only)
-        lines += self._value_lines(width)
+        warming = self._title == _WARMUP
+        for values in (_WARMUP_VALUES,) if warming else (_VALUES, _SPEED_VALUES):
+            lines += self._value_lines(values, width)
         lines += self._time_lines(width, ascii_only)
         for line in lines:
             line.no_wrap = True
@@ -175,10 +183,15 @@ class RunView:
         line.append(said[0], style="bold")
         return [line.append(rest[len(said[0]) :])]
 
-    def _value_lines(self, width: int) -> list[Text]:
-        """As many of the last step's numbers as a line holds."""
-        parts, line = _WARMUP_VALUES if self._title == _WARMUP else _VALUES, ""
-        for metric, label, form in parts:
+    def _value_lines(self, values: Sequence[tuple[str, str, str]], width: int) -> list[Text]:
+        """As many of the last step's numbers as a line holds.
+
+        Args:
+            values: The name of each metric, its label and its format.
+            width: In columns.
+        """
+        line = ""
+        for metric, label, form in values:
             if metric in self._metrics:
                 more = ("  " if line else "") + f"{label} {form.format(self._metrics[metric])}"
                 line += more if len(line) + len(more) <= width else ""

@@ -4,6 +4,7 @@ The runs are real: an environment's tools, its errors, the trainer's updates. On
 says is scripted, where that matters.
 """
 
+import asyncio
 import itertools
 import json
 import logging
@@ -23,11 +24,12 @@ from gymnast.agents import load_model
 from gymnast.envs import Environment, Mixture, call, tool
 from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
-from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.base.observer import SMALL_PASSES, WAITING, Advice
 from gymnast.trainers.reporting.advice.advisor import without_solve
 from gymnast.trainers.reporting.advice.cases import Facts, advise
 from gymnast.trainers.reporting.advice.history import History
 from gymnast.trainers.reporting.advice.seen import KEPT, SeenStep
+from gymnast.trainers.reporting.advice.speed import SpeedFacts
 from gymnast.types import Completion, Sampling
 
 STEPS = 2
@@ -403,6 +405,93 @@ def test_any_numbers_give_sentences_and_a_state_that_is_restored(
     history, facts = steps(*measured), Facts(lambda: "Shop", 1.0, 64)
     again = History.from_dict(json.loads(json.dumps(history.to_dict())))
     assert advise(history, facts) == advise(again, facts)
+
+
+# --- Speed
+
+
+class Sleeps(Digits):
+    """Begins with a second at a slow service."""
+
+    async def setup(self, row: Any) -> None:
+        await asyncio.sleep(1.0)
+
+
+SHORT: dict[str, Any] = {"steps": 5, "sampling": Sampling(max_new_tokens=2)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ways"),
+    [
+        (
+            {"concurrency": 2},
+            "raise trainer.concurrency (it is 2; a step has 4 episodes), or raise "
+            "trainer.max_staleness to 1 (it is 0), so that",
+        ),
+        ({}, "raise trainer.max_staleness to 1 (it is 0), so that"),
+        ({"deterministic": True}, None),
+    ],
+)
+def test_a_run_that_waits_for_its_environment_hears_it(
+    settings: dict[str, Any], ways: str | None, heard: Callable[..., dict[str, str]]
+) -> None:
+    told = heard(environment=Sleeps, **SHORT | settings)
+    if ways is None:
+        assert WAITING not in told
+        return
+    said, _, advice = told[WAITING].partition(": ")
+    share = re.fullmatch(
+        r"the CPU waited for tools and environments (\d+)% of the last 5 steps", said
+    )
+    assert share is not None and 50 < int(share[1]) <= 100
+    assert advice.startswith(ways)
+
+
+def test_a_run_that_computes_hears_nothing_of_waiting(heard: Callable[..., dict[str, str]]) -> None:
+    assert WAITING not in heard(environment=Digits, **SHORT | {"steps": 6})
+
+
+FACTS = SpeedFacts("GPU", True, 64, 64, 0, True, 512)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "facts", "causes"),
+    [
+        ({"perf/waiting_share": 0.62}, FACTS, {WAITING}),
+        ({"perf/waiting_share": 0.62}, FACTS._replace(can_be_stale=False), set()),
+        ({"perf/waiting_share": 0.62}, FACTS._replace(max_staleness=1), {WAITING}),
+        ({"perf/waiting_share": 0.62}, FACTS._replace(max_staleness=1, concurrency=128), set()),
+        ({"perf/waiting_share": 0.62}, FACTS._replace(deterministic=True), set()),
+        ({"perf/waiting_share": 0.5}, FACTS, set()),
+        ({}, FACTS, set()),
+        ({"perf/training_share": 0.71, "tokens/trained": 9000.0}, FACTS, {SMALL_PASSES}),
+        ({"perf/training_share": 0.71, "tokens/trained": 500.0}, FACTS, set()),
+        ({"perf/training_share": 0.5, "tokens/trained": 9000.0}, FACTS, set()),
+        (
+            {"perf/training_share": 0.71, "tokens/trained": 9000.0},
+            FACTS._replace(tokens_per_microbatch=None),
+            set(),
+        ),
+        (
+            {"perf/training_share": 0.71, "tokens/trained": 9000.0},
+            FACTS._replace(tokens_per_microbatch=4096),
+            set(),
+        ),
+        (
+            {"perf/training_share": 0.71, "tokens/trained": 9000.0},
+            FACTS._replace(trains_on_gpu=False),
+            set(),
+        ),
+    ],
+)
+def test_the_bounds_of_speed(
+    metrics: dict[str, float], facts: SpeedFacts, causes: set[str]
+) -> None:
+    for count in (4, 5):
+        found = advise(steps(*[metrics] * count), Facts(lambda: "", 1.0, 64, speed=facts))
+        assert {advice.cause for advice in found} == (causes if count == 5 else set())
+        assert all(advice.heading == "slow" for advice in found)
+        assert all(advice.page == "docs/symptoms.md" for advice in found)
 
 
 # --- Who is told, and how often

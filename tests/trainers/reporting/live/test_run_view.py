@@ -14,6 +14,9 @@ STEP = {
     "engine/kl": 0.00031,
     "grad_norm": 0.126,
     "tokens/per_s": 812.4,
+    "tokens/trained_per_s": 5210.4,
+    "perf/mfu": 0.4123,
+    "perf/waiting_share": 0.2,
     "time/step_s": 10.0,
     "time/rollout_s": 6.0,
     "time/train_s": 4.0,
@@ -60,7 +63,8 @@ def test_a_step_shows_all_that_was_measured() -> None:
     assert text(view) == [
         f"step 5/10 {'━' * 17}{'─' * 23}  16/64 episodes  0:45  0:55 left",
         "reward ▁▂█▅ 0.500  lowest 0.100  highest 0.800",
-        "loss 0.0000  entropy 1.250  KL 0.0012  mismatch 0.00031  gradient 0.126  tokens/s 812",
+        "loss 0.0000  entropy 1.250  KL 0.0012  mismatch 0.00031  gradient 0.126",
+        "tokens/s 812  trained tokens/s 5210  MFU 41.2%  idle 20%",
         f"last step 10.0 s {'█' * 18}{'▓' * 11}{'▒' * 3}{'░' * 4}{'─' * 24}",
         "█ model 30%  ▓ tools 18%  ▒ environment 6%  ░ waiting 6%  ─ training 40%",
     ]
