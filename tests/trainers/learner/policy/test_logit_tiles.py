@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainers.learner.policy import logit_tiles
 from gymnast.trainers.learner.policy.logit_tiles import (
     GRADIENT_BLOCK,
     GRADIENT_WARPS,
@@ -181,8 +181,10 @@ def by_torch(case: Case, parts: int = 1) -> Found:
     gradient = []
     for block in blocks(case, parts):
         columns, tile = case.columns.part(block), case.logits[:, block].clone()
-        given = (case.targets, columns, measures, case.slopes, case.entropy_slopes, scratch)
-        gradient.append(differentiate_plain(tile, *given))
+        slopes = (case.slopes, case.entropy_slopes)
+        gradient.append(
+            differentiate_plain(tile, case.targets, columns, measures, *slopes, scratch)
+        )
     return Found(measures, torch.cat(gradient, -1), others)
 
 
@@ -378,18 +380,16 @@ def by_head(
 ) -> list[torch.Tensor]:
     """Return log-probabilities, entropies and gradients of all that is trained, by kernels."""
     if hidden.device.type == "cpu":
-        logit_tiles_serve_everywhere()
+        serve_everywhere()
     trained = [each for each in (hidden, weight, bias) if each is not None and each.requires_grad]
     found = token_logprobs(hidden, weight, bias, targets, entropies=True, **arguments)
     return [found.detach(), *torch.autograd.grad(found, trained, slopes)]
 
 
-def logit_tiles_serve_everywhere() -> None:
+def serve_everywhere() -> None:
     """In the process of the interpreter, tensors on the CPU are the kernels'."""
-    from gymnast.trainers.learner.policy import token_logprobs as module
-
-    assert logit_tiles.kernels_serve is kernels_serve
-    module.kernels_serve = lambda hidden: True
+    module = import_module("gymnast.trainers.learner.policy.token_logprobs")
+    setattr(module, kernels_serve.__name__, lambda hidden: True)
 
 
 HEADS = st.fixed_dictionaries(
@@ -428,14 +428,13 @@ def check_head(drawn: dict[str, Any], device: torch.device, run: Callable[..., A
         "entropy_gradients": drawn["entropy_gradients"],
     }
     found = run(by_head, hidden, weight, bias, targets, slopes, **arguments)
-    wide = [
-        None if each is None else each.detach().double().requires_grad_(each.requires_grad)
-        for each in (hidden, weight, bias)
-    ]
-    expected = token_logprobs(
-        wide[0], wide[1], wide[2], targets, entropies=True, plain=True, **arguments
-    )
-    trained = [each for each in wide if each is not None and each.requires_grad]
+
+    def wide(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().double().requires_grad_(tensor.requires_grad)
+
+    exact = (wide(hidden), wide(weight), None if bias is None else wide(bias))
+    expected = token_logprobs(*exact, targets, entropies=True, plain=True, **arguments)
+    trained = [each for each in exact if each is not None and each.requires_grad]
     gradients = torch.autograd.grad(expected, trained, slopes.double())
     for mine, theirs in zip(found, [expected.detach(), *gradients], strict=True):
         rtol = 3 * ROUNDING[dtype]
@@ -491,7 +490,14 @@ def check_resources(made: Any, capability: int, folder: Path) -> None:
     ptxas = "ptxas-blackwell" if capability >= 100 else "ptxas"
     name = f"sm_{capability}{'a' if capability >= 90 else ''}"
     tool = Path(triton.__file__).parent / "backends/nvidia/bin" / ptxas
-    command = [tool, "-v", f"--gpu-name={name}", ptx, "-o", folder / "kernel.cubin"]
+    command: list[str | Path] = [
+        tool,
+        "-v",
+        f"--gpu-name={name}",
+        ptx,
+        "-o",
+        folder / "kernel.cubin",
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     (spilled,) = re.findall(r"(\d+) bytes spill stores", found)
     (registers,) = re.findall(r"Used (\d+) registers", found)
@@ -501,14 +507,16 @@ def check_resources(made: Any, capability: int, folder: Path) -> None:
 
 def configurations() -> Iterator[Any]:
     """All of what a launch may pass, for each card; with and without aligned rows."""
-    for capability in CAPABILITIES:
-        for dtype in TYPES:
-            for flags in product([False, True], repeat=3):
-                columns = "i32" if flags == (True, True, True) else "i32 by 16"
-                name = "".join("ny"[each] for each in flags)
-                yield pytest.param(
-                    capability, dtype, *flags, columns, id=f"{capability}-{TYPES[dtype]}-{name}"
-                )
+    for capability, dtype in product(CAPABILITIES, TYPES):
+        for flags in product([False, True], repeat=3):
+            columns = "i32" if all(flags) else "i32 by 16"
+            name = "".join("ny"[each] for each in flags)
+            some = any(flags) and not all(flags)  # takes minutes for all of them
+            yield pytest.param(
+                *(capability, dtype, *flags, columns),
+                id=f"{capability}-{TYPES[dtype]}-{name}",
+                marks=[pytest.mark.slow] if some else [],
+            )
 
 
 @pytest.mark.triton

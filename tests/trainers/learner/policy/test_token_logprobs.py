@@ -169,7 +169,9 @@ def test_entropies_and_gradients_are_autograds(
 class Products(TorchDispatchMode):
     """Counts matrix products while it is entered."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -184,11 +186,12 @@ def products(
     hidden = torch.randn(8, WIDTH, dtype=dtype).requires_grad_()
     weight = torch.randn(VOCABULARY, WIDTH, dtype=dtype).requires_grad_(not frozen)
     targets = torch.arange(8)
-    with torch.set_grad_enabled(with_gradient), Products() as forward:
+    forward, backward = Products(), Products()
+    with torch.set_grad_enabled(with_gradient), forward:
         found = token_logprobs(hidden, weight, None, targets, scale=1.0, at_once=8, **arguments)
     if not with_gradient:
         return forward.count, 0
-    with Products() as backward:
+    with backward:
         found.sum().backward()
     return forward.count, backward.count
 
