@@ -128,6 +128,13 @@ def test_a_whole_number_may_be_written_with_an_exponent(folder: Path) -> None:
     assert load(LEAST, "trainer.tokens_per_microbatch=16e3").trainer.tokens_per_microbatch == 16000
 
 
+@pytest.mark.parametrize("value", ["auto", "null"])
+def test_the_size_of_micro_batches_may_be_chosen(folder: Path, value: str) -> None:
+    loaded = load(LEAST, f"trainer.tokens_per_microbatch={value}").trainer
+    assert loaded.tokens_per_microbatch is None
+    assert load(LEAST).trainer == loaded
+
+
 @pytest.mark.parametrize("value", ["[]", "{}", "''", "null", "0"])
 def test_a_key_with_a_colon_in_it_may_have_an_empty_value(value: str) -> None:
     (kept,) = with_overrides({}, [f"a={{b:c: {value}}}"])["a"]
@@ -195,6 +202,8 @@ MISTAKES = {
     ">= 1, got 0",
     "evaluation.environments={x: {id: 'a:B', columns: {prompt: a..b}}}": "evaluation.environments."
     "x.columns: prompt must be a jmespath expression",
+    "trainer.memory=1.2": "trainer.memory: must be <= 1, got 1.2",
+    "trainer.memory=0": "trainer.memory: must be > 0, got 0",
     "trainer.kv_budget_bytes=0": "trainer.kv_budget_bytes: must be >= 1, got 0",
     "trainer.rollout_deadline_s=0": "trainer.rollout_deadline_s: must be > 0, got 0",
     "trainer.steps=true": "trainer.steps: must be a whole number, got True",
