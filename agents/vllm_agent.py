@@ -154,8 +154,8 @@ class VLLMAgent:
     def __getstate__(self) -> dict[str, Any]:
         """For a copy in another process, which connects when it is used, and only samples."""
         here = {"_weights": None, "_tokenizer": None, "_connection": None, "_close": None}
-        here |= {"_busy": BusyClock(), "_under_way": 0}
         state: dict[str, Any] = self.__dict__ | here | {"_ends": [], "_opening": None}
+        state |= {"_busy": BusyClock(), "_under_way": 0}
         return state | {"_known": self._known.copied()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -275,7 +275,7 @@ def _shares_of_experts(causal: Any) -> dict[nn.Module, float]:
         block: routers.shape[1] / experts
         for block, experts in zip(routers.blocks, routers.experts, strict=True)
     }
-    shares = {}
+    shares: dict[nn.Module, float] = {}
     for holder in holders:
         outermost = holder.partition(".base_layer")[0]  # with peft's wrappers around it
         share = chosen.get(outermost.rpartition(".")[0], 1.0)
