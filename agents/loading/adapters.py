@@ -10,6 +10,7 @@ import torch
 
 from gymnast.agents.models.experts import lora_targets
 from gymnast.agents.models.mergeable import make_mergeable
+from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.errors import ModelError, first_line
 from gymnast.lookup import did_you_mean
 
@@ -121,6 +122,7 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
     extra = settings["extra"]
     _check_names(model, "target", settings["target"])
     _check_names(model, "extra.modules_to_save", extra.get("modules_to_save") or [])
+    _check_not_quantized(model, extra.get("modules_to_save") or [])
     target = lora_targets(model, settings["target"])
     if target.parameters and settings["dropout"]:
         raise ModelError(
@@ -158,8 +160,28 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
         raise ModelError(
             f"lora{options}: {why.replace('`target_modules`', 'lora.target')}"
         ) from error
+    if has_quantized_layers(model):  # whose codes have no dtype for their adapters
+        for weight in adapted.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.to(model.dtype)
     make_mergeable(adapted)
     return adapted
+
+
+def _check_not_quantized(model: Any, names: Iterable[str]) -> None:
+    """Check that modules which are to be trained as a whole have no 4-bit weights.
+
+    Raises:
+        ModelError: One has.
+    """
+    for wanted in names:
+        for name, module in model.named_modules():
+            if f".{name}".endswith(f".{wanted}") and has_quantized_layers(module):
+                raise ModelError(
+                    f"lora.extra.modules_to_save: has {wanted!r}, and {name} has 4-bit weights "
+                    "(model.quantization), which cannot be trained themselves. Leave it out, or "
+                    "name it in lora.target."
+                )
 
 
 def _check_names(model: Any, setting: str, names: str | Iterable[str]) -> None:

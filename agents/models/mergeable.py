@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gymnast.agents.models.experts import never_called
 from gymnast.agents.models.float32_head import Float32Head
+from gymnast.agents.models.quantized import is_quantized
 from gymnast.errors import ModelError, first_line
 
 # The value of a weight that no adapter changes.
@@ -99,7 +100,7 @@ def _check_layers(model: Any) -> None:
                 f"{name} out of lora.target, or leave lora.extra.trainable_token_indices out."
             )
         kind = (type(layer), type(base))
-        if type(base) in _PLAIN_LAYERS or kind in tried:
+        if type(base) in _PLAIN_LAYERS or is_quantized(base) or kind in tried:
             continue
         tried.add(kind)
         if why := _why_not_merged(layer):

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from gymnast.errors import ModelError
+from gymnast.errors import ConfigError, ModelError
+from gymnast.trainers.distributed.divided import Divided
 
 # How adapters may begin so that the model under them is the one from before training.
 _CHANGES_NOTHING = (True, "gaussian", "orthogonal")
@@ -51,3 +52,18 @@ def check_base(model: Any) -> None:
                 f"lora.extra.init_lora_weights: is {begun!r}, with which the model under its "
                 "adapters is not the one that algorithm.kl compares with; leave out either"
             )
+
+
+def check_divided(divided: Divided) -> None:
+    """Check that the launcher leaves 4-bit weights whole.
+
+    Raises:
+        ConfigError: It divides weights over processes.
+    """
+    if divided.weights:
+        by = "FSDP" if divided.sharded else "DeepSpeed's ZeRO-3"
+        raise ConfigError(
+            f"model.quantization: is nf4, and {by} divides weights over processes, which 4-bit "
+            "weights do not allow. Launch with whole weights in each process "
+            "(examples/accelerate/cpu.yaml), or leave model.quantization out."
+        )
