@@ -175,6 +175,8 @@ def _load_weights(
                 return load(dtype=dtype or "auto")
             config = decoder_config(name, source)
             return quantized_from(name, config, load, quantization=quantization, dtype=dtype)
+    except ModelError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise unreadable(name, "weights", error) from error
     except RuntimeError as error:

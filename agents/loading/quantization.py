@@ -10,9 +10,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from transformers.pytorch_utils import Conv1D
 
 from gymnast.agents.models.experts import expert_blocks, linear_layers, never_called
-from gymnast.agents.models.quantized import has_quantized_layers, use_exact_layers
+from gymnast.agents.models.quantized import use_exact_layers
 from gymnast.errors import ModelError
 from gymnast.lookup import did_you_mean
 
@@ -102,11 +103,6 @@ def quantized_from(
     )
     model = load(dtype=dtype or "auto", quantization_config=how, device_map={"": _fastest_device()})
     _check_dtype(quantization, model.dtype)
-    if not has_quantized_layers(model):
-        raise ModelError(
-            f"quantization: is {quantization}, and {type(model).__name__} has no linear layer that "
-            "could be quantised. Leave it out."
-        )
     use_exact_layers(model)
     return model.to("cpu")
 
@@ -115,21 +111,42 @@ def _left_as_they_are(name: str, config: Any, quantization: str) -> list[str]:
     """The names of modules that are not quantised: the head, and layers that are never called.
 
     Raises:
-        ModelError: The model has experts, which would not be quantised.
+        ModelError: Most of the model would not be quantised.
     """
     from transformers import AutoModelForCausalLM
     from transformers.quantizers.base import get_keys_to_not_convert
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    if blocks := expert_blocks(model):
+    layers = linear_layers(model)
+    unused = [layer for layer in layers if never_called(model, layer)]
+    # bitsandbytes and Transformers quantise layers of these very classes, and no subclasses.
+    plain = {
+        layer for layer in layers if type(model.get_submodule(layer)) in (torch.nn.Linear, Conv1D)
+    }
+    quantised = {f"{layer}.weight" for layer in plain.difference(unused)}
+    sizes = {
+        weight: parameter.numel()
+        for weight, parameter in model.named_parameters()
+        if not _is_of_vocabulary(model, weight)
+    }
+    left = {weight: size for weight, size in sizes.items() if weight not in quantised}
+    blocks = expert_blocks(model)
+    if blocks or 2 * sum(left.values()) > sum(sizes.values()):
+        largest = max(left, key=left.__getitem__)
+        kind = "experts are stacked matrices" if blocks else "layers are of other classes"
         raise ModelError(
-            f"quantization: is {quantization}, and the experts of {type(model).__name__} "
-            f"({blocks[0]}, ...) are stacked matrices, which bitsandbytes does not quantise: most "
-            f"of {name!r} would stay in full size. Leave quantization out."
+            f"quantization: is {quantization}, which holds layers of torch.nn.Linear in 4 bits, "
+            f"and the {kind} in {type(model).__name__} ({largest}): most of {name!r} would stay in "
+            "full size. Leave quantization out."
         )
-    unused = [layer for layer in linear_layers(model) if never_called(model, layer)]
     return [*get_keys_to_not_convert(model), *unused]
+
+
+def _is_of_vocabulary(model: Any, weight: str) -> bool:
+    """Whether a weight is of an embedding or of the head, which are never quantised."""
+    module = model.get_submodule(weight.rpartition(".")[0])
+    return isinstance(module, torch.nn.Embedding) or module is model.get_output_embeddings()
 
 
 def _own_dtype(config: Any) -> torch.dtype | None:
