@@ -141,7 +141,9 @@ def not_on_servers() -> ConfigError:
 
 def _is_on_servers(given: PolicyAgent | Mapping[str, Any] | None) -> bool:
     """Return whether an agent, or the settings of one, are those of vLLM servers."""
-    return given.get("backend") == VLLM if isinstance(given, Mapping) else isinstance(given, VLLMAgent)
+    return (
+        given.get("backend") == VLLM if isinstance(given, Mapping) else isinstance(given, VLLMAgent)
+    )
 
 
 def leaves_budget_open(given: PolicyAgent | Mapping[str, Any] | None) -> bool:

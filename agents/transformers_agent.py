@@ -83,8 +83,8 @@ class TransformersAgent:
             first, the least recently used ones before others; requests wait while those in use
             fill the budget.
         device: Sample with a copy of the model on this device ("cuda:1", "cpu"), into which
-            adapters are merged unless its weights are in 4 bits. Then it samples while the model is trained
-            (`trainer.max_staleness`); without a copy its requests wait meanwhile.
+            adapters are merged unless its weights are in 4 bits. Then it samples while the model is
+            trained (`trainer.max_staleness`); without a copy its requests wait meanwhile.
         keep_experts: Say in each completion which experts the model chose, so that training can
             choose them again (`trainer.replay_routing`).
         executor: "pages" shares pages of keys and values between contexts, and on a GPU runs as

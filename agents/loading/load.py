@@ -159,9 +159,7 @@ def as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     raise ModelError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
 
 
-def _load_weights(
-    name: str, dtype: torch.dtype | None, quantization: str | None = None
-) -> Any:
+def _load_weights(name: str, dtype: torch.dtype | None, quantization: str | None = None) -> Any:
     if name == TINY:
         return _tiny_weights(dtype, quantization)
     from safetensors import SafetensorError

@@ -89,7 +89,9 @@ def quantized_from(
     from transformers import BitsAndBytesConfig
 
     if (before := getattr(config, "quantization_config", None)) is not None:
-        method = before.get("quant_method") if isinstance(before, Mapping) else type(before).__name__
+        method = (
+            before.get("quant_method") if isinstance(before, Mapping) else type(before).__name__
+        )
         raise ModelError(
             f"quantization: is {quantization}, and the checkpoint of {name!r} is quantised already "
             f"({method}). Name the model that it was made from."

@@ -7,8 +7,8 @@ writes one by one for most families, all adapted weights are there twice. A mode
 some other adapted weight under another name or in another shape, or which trains whole modules
 beside adapters, is merged in a copy.
 
-Layers with 4-bit weights (agents/models/quantized.py) are written like adapted ones, with adapters or
-without: each is dequantised, merged and written in turn.
+Layers with 4-bit weights (agents/models/quantized.py) are written like adapted ones, with adapters
+or without: each is dequantised, merged and written in turn.
 """
 
 import copy

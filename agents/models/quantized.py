@@ -1,10 +1,10 @@
 """Base weights in 4 bits under LoRA adapters: QLoRA (Dettmers et al. 2023, arXiv:2305.14314).
 
-bitsandbytes holds a linear layer as NormalFloat4 codes with a scale for each block of 64, which are
-quantised in turn (double quantization): 0.52 bytes a weight in place of 2. Every product dequantises
-it into the dtype of its input, so the base is a fixed matrix W of that dtype. Adapters are trained
-next to it and never folded in: W + s B A would have to be quantised again. What is saved is
-W + s B A, summed in float32 and rounded once, as a plain model.
+bitsandbytes holds a linear layer as NormalFloat4 codes with a scale for each block of 64. The
+scales are quantised in turn (double quantization): 0.52 bytes a weight in place of 2. A product
+dequantises the weights into the dtype of its input, so the base is a fixed matrix W of that dtype.
+Adapters are trained next to it and never folded in: W + s B A would have to be quantised again.
+What is saved is W + s B A, summed in float32 and rounded once, as a plain model.
 
 Nothing here imports bitsandbytes before a model has such layers.
 """
