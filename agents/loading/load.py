@@ -198,6 +198,7 @@ def _tiny_weights(dtype: torch.dtype | None, quantization: str | None) -> Any:
         type(model).from_pretrained, None, config=model.config, state_dict=model.state_dict()
     )
     with no_progress_bars():
-        return quantized_from(
-            TINY, model.config, load, quantization=quantization, dtype=dtype or torch.float32
-        )
+        dtype = dtype or torch.float32
+        model = quantized_from(TINY, model.config, load, quantization=quantization, dtype=dtype)
+    model.name_or_path = model.config.name_or_path = ""  # which is the text "None" by then
+    return model

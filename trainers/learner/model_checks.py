@@ -55,15 +55,15 @@ def check_base(model: Any) -> None:
 
 
 def check_divided(divided: Divided) -> None:
-    """Check that the launcher leaves 4-bit weights whole.
+    """Check that the launcher leaves a model with 4-bit weights whole in each process.
 
     Raises:
-        ConfigError: It divides weights over processes.
+        ConfigError: FSDP or DeepSpeed is to divide it; both take weights of one float dtype.
     """
-    if divided.weights:
-        by = "FSDP" if divided.sharded else "DeepSpeed's ZeRO-3"
+    if divided.anything:
+        by = "FSDP" if divided.zero is None else f"DeepSpeed's ZeRO-{divided.zero.stage}"
         raise ConfigError(
-            f"model.quantization: is nf4, and {by} divides weights over processes, which 4-bit "
-            "weights do not allow. Launch with whole weights in each process "
-            "(examples/accelerate/cpu.yaml), or leave model.quantization out."
+            f"model.quantization: is nf4, and the launcher asks for {by}, which cannot hold 4-bit "
+            "weights. Launch with the whole model in each process (examples/accelerate/cpu.yaml): "
+            "what is trained are the adapters alone. Or leave model.quantization out."
         )
