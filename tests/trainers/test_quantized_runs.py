@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import bitsandbytes
 import pytest
 import torch
 import yaml
@@ -22,6 +21,7 @@ from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import parse_config
 from gymnast.types import Sampling
 
+bitsandbytes: Any = pytest.importorskip("bitsandbytes")  # GPU machines may lack it
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing`:FutureWarning"
 )  # peft's

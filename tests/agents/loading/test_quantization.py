@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import bitsandbytes
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import ModelError
 from model_families import tiny
 
+bitsandbytes: Any = pytest.importorskip("bitsandbytes")  # GPU machines may lack it
 LORA = {"rank": 4}
 TOKENIZER = tiny_tokenizer()
 

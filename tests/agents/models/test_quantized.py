@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import bitsandbytes
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -22,6 +21,7 @@ from gymnast.errors import ModelError
 from gymnast.types import Completion, Sampling
 from model_families import tiny
 
+bitsandbytes: Any = pytest.importorskip("bitsandbytes")  # GPU machines may lack it
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing`:FutureWarning"
 )  # peft's
