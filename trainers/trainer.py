@@ -21,7 +21,6 @@ import gymnasium
 from gymnast.agents import PolicyAgent, place_model
 from gymnast.agents.backends import agent_for, leaves_budget_open
 from gymnast.agents.loading.vocabulary import unused_ids_of
-from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.agents.policy import kv_beside_model, kv_held, kv_while_learning
 from gymnast.cores import ignore_load
 from gymnast.envs import Mixture
@@ -46,7 +45,7 @@ from gymnast.trainers.evaluation.tags import By
 from gymnast.trainers.learner.credit import by_token
 from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
-from gymnast.trainers.learner.model_checks import check_divided, check_dtypes
+from gymnast.trainers.learner.model_checks import check_dtypes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
 from gymnast.trainers.playing import make_playing
 from gymnast.trainers.reporting.advice.advisor import Advisor
@@ -197,8 +196,6 @@ class Trainer:
 
         # Who learns, and who samples
         divided = asked_to_divide()
-        if has_quantized_layers(model):
-            check_divided(divided)
         self.accelerator = launched(make_trackers(trackers, path))
         place_model(model, self.accelerator.device)
         teaching = teacher_model(learned.teacher, tokenizer, environment, self.sampling.temperature)

@@ -1,4 +1,4 @@
-"""What distributed/test_quantized.py runs in two real processes: one function a scenario.
+"""What distributed/test_quantized_processes.py runs in two real processes: one function a scenario.
 
     python quantized_processes.py FOLDER
 

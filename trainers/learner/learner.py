@@ -18,6 +18,7 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents.models.mergeable import make_mergeable
+from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.errors import UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
@@ -43,7 +44,7 @@ from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
-from gymnast.trainers.learner.model_checks import leaves_out
+from gymnast.trainers.learner.model_checks import check_divided, leaves_out
 from gymnast.trainers.learner.optimizers.dropping import Dropping
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.outcomes import Outcomes
@@ -83,7 +84,7 @@ class Learner:
 
     Raises:
         ModelError: The model cannot be trained, or not be saved afterwards.
-        ConfigError: The optimizer cannot update these weights.
+        ConfigError: The optimizer cannot update these weights, or they cannot be divided.
     """
 
     def __init__(
@@ -100,6 +101,8 @@ class Learner:
         teacher_model: Any = None,
         unused_ids: Sequence[int] = (),
     ) -> None:
+        if has_quantized_layers(model):
+            check_divided(divided)
         make_mergeable(model)
         self._accelerator, self._seed = accelerator, seed
         self._settings = UpdateSettings(
