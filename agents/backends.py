@@ -57,10 +57,12 @@ def make_agent(
 
     Raises:
         ConfigError: There is no such backend, it has no such setting, or what it makes cannot be
-            trained.
+            trained, such as servers that sample from a model with 4-bit weights.
         UserCodeError: Its module raised while it was imported, or it raised itself.
     """
     make = find_backend(backend, settings)
+    if make is trained_vllm_agent and has_quantized_layers(model):
+        raise not_on_servers()
     if make is TransformersAgent:
         settings.setdefault("max_batch", min(concurrency, most_at_once(model.device)))
     try:
@@ -139,13 +141,6 @@ def not_on_servers() -> ConfigError:
     )
 
 
-def _is_on_servers(given: PolicyAgent | Mapping[str, Any] | None) -> bool:
-    """Return whether an agent, or the settings of one, are those of vLLM servers."""
-    return (
-        given.get("backend") == VLLM if isinstance(given, Mapping) else isinstance(given, VLLMAgent)
-    )
-
-
 def leaves_budget_open(given: PolicyAgent | Mapping[str, Any] | None) -> bool:
     """Return whether `agent_for` makes an agent beside the trained model, whose budget nobody set.
 
@@ -187,7 +182,7 @@ def agent_for(
             is given twice; or the agent keeps no experts; or it cannot repeat a run; or the model
             has 4-bit weights, and servers are to sample from it.
     """
-    if has_quantized_layers(model) and _is_on_servers(given):
+    if isinstance(given, VLLMAgent) and has_quantized_layers(model):
         raise not_on_servers()
     if deterministic and not getattr(given, "repeatable", True):
         raise _not_repeatable(type(given).__name__)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gymnast.agents.models.experts import lora_targets
-from gymnast.agents.models.mergeable import make_mergeable
+from gymnast.agents.models.mergeable import CHANGE_BASE, make_mergeable
 from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.errors import ModelError, first_line
 from gymnast.lookup import did_you_mean
@@ -122,7 +122,8 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
     extra = settings["extra"]
     _check_names(model, "target", settings["target"])
     _check_names(model, "extra.modules_to_save", extra.get("modules_to_save") or [])
-    _check_not_quantized(model, extra.get("modules_to_save") or [])
+    if has_quantized_layers(model):
+        _check_leaves_base(model, extra)
     target = lora_targets(model, settings["target"])
     if target.parameters and settings["dropout"]:
         raise ModelError(
@@ -168,13 +169,20 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
     return adapted
 
 
-def _check_not_quantized(model: Any, names: Iterable[str]) -> None:
-    """Check that modules which are to be trained as a whole have no 4-bit weights.
+def _check_leaves_base(model: Any, extra: Mapping[str, Any]) -> None:
+    """Check that options of peft leave the weights of a model with 4-bit weights as they are.
 
     Raises:
-        ModelError: One has.
+        ModelError: Adapters begin with a part of them, or they are trained as whole modules.
     """
-    for wanted in names:
+    begun = extra.get("init_lora_weights", True)
+    if str(begun).startswith(CHANGE_BASE):
+        raise ModelError(
+            f"lora.extra.init_lora_weights: is {begun!r}, with which adapters take a part of the "
+            "weights under them, and those in 4 bits (model.quantization) stay as they are. Leave "
+            "it out."
+        )
+    for wanted in extra.get("modules_to_save") or []:
         for name, module in model.named_modules():
             if f".{name}".endswith(f".{wanted}") and has_quantized_layers(module):
                 raise ModelError(

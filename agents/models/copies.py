@@ -35,7 +35,8 @@ def copied(model: Any, device: str) -> Any:
     own: dict[int, Any] = {}
     with torch.no_grad():
         for weight in model.parameters():
-            own[id(weight)] = copied_weight = copy_to(weight, place)
+            copied_weight: Any = copy_to(weight, place)
+            own[id(weight)] = copied_weight
             if is_quantized_weight(weight):  # whose layer has its scales too
                 own[id(weight.quant_state)] = copied_weight.quant_state
         for buffer in model.buffers():

@@ -26,8 +26,7 @@ class ExactLinear4bit(bitsandbytes.nn.Linear4bit):
         if x.dtype != torch.float64:
             product: torch.Tensor = super().forward(x)
             return product
-        # bitsandbytes has no float64, and computes nonsense where it is asked for it.
-        with torch._C.DisableTorchFunction():  # `in_float64` would convert its arguments
+        with torch._C.DisableTorchFunction():  # `in_float64` would convert scales and codes
             weight = dequantize(self.weight)
         return F.linear(x, weight.double(), None if self.bias is None else self.bias.double())
 

@@ -31,7 +31,7 @@ _UNCHANGED = "unchanged"
 # Layers that compute a product with their weight, or look rows of it up, and nothing else.
 _PLAIN_LAYERS = (nn.Linear, Float32Head, Conv1D, nn.Embedding, nn.Conv1d)
 # How adapters begin that take a part of the weight under them.
-_CHANGE_BASE = ("pissa", "olora", "corda", "loftq")
+CHANGE_BASE = ("pissa", "olora", "corda", "loftq")
 _TRIED = 4  # tokens
 _LARGEST_DIFFERENCE = 0.05  # of a layer's result; half precision rounds
 
@@ -166,7 +166,7 @@ def _check_starts(model: Any, differing: list[str]) -> None:
     """
     for config in model.peft_config.values():
         start = getattr(config, "init_lora_weights", True)
-        if str(start).startswith(_CHANGE_BASE):
+        if str(start).startswith(CHANGE_BASE):
             raise ModelError(
                 f"lora.extra.init_lora_weights: is {start!r}, with which adapters begin with a "
                 f"part of the weight under them, and {', '.join(differing)} are one weight; leave "

@@ -171,6 +171,15 @@ def test_a_run_saves_a_plain_model_and_its_adapters(run: Path, gymnast: CommandL
     assert "nf4" in card.text and "bitsandbytes" in card.text
 
 
+def test_an_evaluation_of_a_run_takes_its_plain_model(run: Path, gymnast: CommandLine) -> None:
+    """Quantised once more, it would be another policy."""
+    assert gymnast("eval", "out").code == 0
+    config = yaml.safe_load(Path("out/evaluations/001/config.yaml").read_text())
+    assert config["model"].get("quantization") is None
+    compared = gymnast("compare", "out", "out/evaluations/001")
+    assert "model.quantization" not in compared.output + compared.errors, "it is in the model"
+
+
 def test_a_run_resumes_on_the_same_base(run: Path, gymnast: CommandLine) -> None:
     more = [*RUN, *OF_RUN, WARMUP, "trainer.steps=2"]
     assert gymnast("train", "run.yaml", *more, "--resume").code == 0

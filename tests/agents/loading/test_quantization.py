@@ -133,6 +133,12 @@ def test_quantised_modules_are_not_trained_as_a_whole(modules: str) -> None:
     assert quantized(lora=norms) is not None
 
 
+@pytest.mark.parametrize("begun", ["pissa", "pissa_niter_4", "olora", "loftq"])
+def test_starts_that_change_the_base_are_refused(begun: str) -> None:
+    message = refused(lora={"rank": 4, "extra": {"init_lora_weights": begun}})
+    assert message.startswith(f"lora.extra.init_lora_weights: is {begun!r}")
+
+
 def test_a_missing_bitsandbytes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymnast.agents.loading.quantization.find_spec", lambda name: None)
     assert "pip install 'gymnast-rl[quantization]'" in refused()

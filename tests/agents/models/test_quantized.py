@@ -15,9 +15,10 @@ from gymnast.agents import PolicyWeights, TransformersAgent, load_model, place_m
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.agents.models.adapters import folded, folded_bytes
 from gymnast.agents.models.check_model import check_model
-from gymnast.agents.models.double_precision import in_float64
+from gymnast.agents.models.double_precision import Precision, in_float64
 from gymnast.agents.models.merging import merged_weights, save_base, save_merged
 from gymnast.errors import ModelError
+from gymnast.trainers.saving.run_folder import save_model
 from gymnast.types import Completion, Sampling
 from model_families import tiny
 
@@ -147,6 +148,14 @@ def test_float64_takes_the_weights_of_its_dtype() -> None:
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)  # the angles are float32
     check_model(model)
+
+
+def test_dora_is_compared_in_its_own_dtype(tmp_path: Path) -> None:
+    """peft dequantises for it, which bitsandbytes does not do in float64."""
+    model = quantized(dtype="bfloat16", **LORA["DoRA"])
+    assert not Precision(model, [5, 6, 7]).in_float64
+    assert check_model(model) > 0
+    save_model(model, TOKENIZER, tmp_path / "saved")  # which compares it with the trained one
 
 
 @pytest.mark.parametrize("lora", LORA.values(), ids=list(LORA))
