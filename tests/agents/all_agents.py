@@ -70,8 +70,13 @@ async def with_4_bit_weights(fixture: Fixture) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def with_4_bit_weights_over_pages(fixture: Fixture) -> AsyncIterator[Agent]:
-    model, small = fixture("quantized_model"), {"prefill_tokens": 16, "kv_budget_bytes": 2**21}
-    agent = TransformersAgent(model, max_batch=3, executor="pages", **small)
+    agent = TransformersAgent(
+        fixture("quantized_model"),
+        max_batch=3,
+        prefill_tokens=16,
+        kv_budget_bytes=2**21,
+        executor="pages",
+    )
     with agent.awake():
         yield agent
 
