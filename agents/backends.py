@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
 from gymnast.agents.vllm.checks import check_vllm_settings
@@ -56,10 +57,12 @@ def make_agent(
 
     Raises:
         ConfigError: There is no such backend, it has no such setting, or what it makes cannot be
-            trained.
+            trained, such as servers that sample from a model with 4-bit weights.
         UserCodeError: Its module raised while it was imported, or it raised itself.
     """
     make = find_backend(backend, settings)
+    if make is trained_vllm_agent and has_quantized_layers(model):
+        raise not_on_servers()
     if make is TransformersAgent:
         settings.setdefault("max_batch", min(concurrency, most_at_once(model.device)))
     try:
@@ -129,6 +132,15 @@ def takes_turns(max_staleness: int, name: str) -> ConfigError:
     )
 
 
+def not_on_servers() -> ConfigError:
+    """Return the error of servers that are to sample from a model with 4-bit weights."""
+    return ConfigError(
+        "agent.backend: is vllm, and model.quantization is nf4: servers would sample from a base "
+        "that is not quantised, which is another policy. Leave agent out to sample with the "
+        "trained model, or leave model.quantization out."
+    )
+
+
 def leaves_budget_open(given: PolicyAgent | Mapping[str, Any] | None) -> bool:
     """Return whether `agent_for` makes an agent beside the trained model, whose budget nobody set.
 
@@ -167,8 +179,11 @@ def agent_for(
 
     Raises:
         ConfigError: See `make_agent`; or the budget is given to an agent that is made already, or
-            is given twice; or the agent keeps no experts; or it cannot repeat a run.
+            is given twice; or the agent keeps no experts; or it cannot repeat a run; or the model
+            has 4-bit weights, and servers are to sample from it.
     """
+    if isinstance(given, VLLMAgent) and has_quantized_layers(model):
+        raise not_on_servers()
     if deterministic and not getattr(given, "repeatable", True):
         raise _not_repeatable(type(given).__name__)
     if isinstance(given, str):

@@ -32,9 +32,10 @@ from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
-from gymnast.agents.models.copies import copied, take_weights
+from gymnast.agents.models.copies import copied, take_adapters, take_weights
 from gymnast.agents.models.evaluation_mode import evaluate
 from gymnast.agents.models.kernel_choice import fuse_as_requested
+from gymnast.agents.models.quantized import has_quantized_layers, use_exact_layers
 from gymnast.agents.models.routing import Routers
 from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError, first_line
@@ -82,8 +83,8 @@ class TransformersAgent:
             first, the least recently used ones before others; requests wait while those in use
             fill the budget.
         device: Sample with a copy of the model on this device ("cuda:1", "cpu"), into which
-            adapters are merged. Then it samples while the model is trained
-            (`trainer.max_staleness`); without a copy its requests wait meanwhile.
+            adapters are merged unless its weights are in 4 bits. Then it samples while the model is
+            trained (`trainer.max_staleness`); without a copy its requests wait meanwhile.
         keep_experts: Say in each completion which experts the model chose, so that training can
             choose them again (`trainer.replay_routing`).
         executor: "pages" shares pages of keys and values between contexts, and on a GPU runs as
@@ -144,6 +145,7 @@ class TransformersAgent:
             kv_budget_bytes=kv_budget_bytes,
         )
         evaluate(model)
+        use_exact_layers(model)
         self.samples_while_training = device is not None
         self.kept_across_weights = 0
         self._reported: dict[str, float] = {}
@@ -369,7 +371,7 @@ class TransformersAgent:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Within the block adapters are folded into the weights; see `PolicyAgent`.
+        """Within the block adapters are folded into float weights; see `PolicyAgent`.
 
         Outside of all blocks the keys and values take no memory, but for a pool of pages.
         """
@@ -439,7 +441,9 @@ class TransformersAgent:
             UsageError: The agent's own model has other weights than the trained one.
         """
         with self._thread.held():
-            if weights.model is not self.model:
+            if weights.model is not self.model and has_quantized_layers(self.model):
+                take_adapters(self.model, weights.model)
+            elif weights.model is not self.model:
                 take_weights(self.model, weights)
             self._engine.version = version
             self.kept_across_weights += self._engine.forget()

@@ -169,7 +169,7 @@ ROOMS = {
         "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"
     ),
     "trainers.config": (
-        "envs envs.environment trainers.ahead trainers.algorithms trainers.base "
+        "agents.models envs envs.environment trainers.ahead trainers.algorithms trainers.base "
         "trainers.cluster "
         "trainers.conversations trainers.data trainers.demonstrations "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"

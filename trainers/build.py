@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.backends import check_agent, find_backend
+from gymnast.agents.backends import VLLM, check_agent, find_backend, not_on_servers
 from gymnast.agents.loading.adapters import check_lora
-from gymnast.agents.loading.load import load_model, load_tokenizer, model_context_length
+from gymnast.agents.loading.load import as_dtype, load_model, load_tokenizer, model_context_length
+from gymnast.agents.loading.quantization import check_quantization
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import in_section
 from gymnast.trainers.base.observer import Observer
@@ -29,7 +30,9 @@ from gymnast.trainers.config.sections import (
 from gymnast.trainers.config.task import RunTask, prepare_task
 from gymnast.trainers.config.warmup import check_demonstrations, prepare_warmup
 from gymnast.trainers.data.input_paths import absolute
+from gymnast.trainers.distributed.divided import asked_to_divide
 from gymnast.trainers.evaluation.settings import EvaluationSettings
+from gymnast.trainers.learner.model_checks import check_divided
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE
@@ -58,6 +61,7 @@ def build_trainer(
     find_environments(config)
     check_demonstrations(config)
     _check_adapters(config)
+    _check_quantization(config)
     check_sampling(config.sampling.make())
     find_backend(config.agent.backend, config.agent.model_extra or {})
     load_rewards([reward.named for reward in config.rewards])
@@ -133,6 +137,19 @@ def _check_adapters(config: RunConfig) -> None:
         )
 
 
+def _check_quantization(config: RunConfig) -> None:
+    """Check that weights can be quantised, and that whoever samples and trains can use them."""
+    section = config.model
+    if section.quantization is None:
+        return
+    lora = None if section.lora is None else section.lora.model_dump()
+    with in_section("model", ModelSection.model_fields):
+        check_quantization(section.quantization, lora=lora, dtype=as_dtype(section.dtype))
+    check_divided(asked_to_divide())
+    if config.agent.backend == VLLM:
+        raise not_on_servers()
+
+
 def _enter(folder: Path, config: RunConfig, *, resume: bool) -> None:
     """Check a run's folder, and write or compare its config.
 
@@ -183,6 +200,7 @@ def model_of(config: RunConfig, tokenizer: Any) -> Any:
             float32_head=config.model.float32_head,
             kernels=config.model.kernels,
             lora=lora.model_dump() if lora is not None else None,
+            quantization=config.model.quantization,
             tokenizer=tokenizer,
             seed=config.seed,
         )

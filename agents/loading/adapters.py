@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from gymnast.agents.models.experts import lora_targets
-from gymnast.agents.models.mergeable import make_mergeable
+from gymnast.agents.models.mergeable import CHANGE_BASE, make_mergeable
+from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.errors import ModelError, first_line
 from gymnast.lookup import did_you_mean
 
@@ -121,6 +122,8 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
     extra = settings["extra"]
     _check_names(model, "target", settings["target"])
     _check_names(model, "extra.modules_to_save", extra.get("modules_to_save") or [])
+    if has_quantized_layers(model):
+        _check_leaves_base(model, extra)
     target = lora_targets(model, settings["target"])
     if target.parameters and settings["dropout"]:
         raise ModelError(
@@ -158,8 +161,35 @@ def with_adapters(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
         raise ModelError(
             f"lora{options}: {why.replace('`target_modules`', 'lora.target')}"
         ) from error
+    if has_quantized_layers(model):  # whose codes have no dtype for their adapters
+        for weight in adapted.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.to(model.dtype)
     make_mergeable(adapted)
     return adapted
+
+
+def _check_leaves_base(model: Any, extra: Mapping[str, Any]) -> None:
+    """Check that options of peft leave the weights of a model with 4-bit weights as they are.
+
+    Raises:
+        ModelError: Adapters begin with a part of them, or they are trained as whole modules.
+    """
+    begun = extra.get("init_lora_weights", True)
+    if str(begun).startswith(CHANGE_BASE):
+        raise ModelError(
+            f"lora.extra.init_lora_weights: is {begun!r}, with which adapters take a part of the "
+            "weights under them, and those in 4 bits (model.quantization) stay as they are. Leave "
+            "it out."
+        )
+    for wanted in extra.get("modules_to_save") or []:
+        for name, module in model.named_modules():
+            if f".{name}".endswith(f".{wanted}") and has_quantized_layers(module):
+                raise ModelError(
+                    f"lora.extra.modules_to_save: has {wanted!r}, and {name} has 4-bit weights "
+                    "(model.quantization), which cannot be trained themselves. Leave it out, or "
+                    "name it in lora.target."
+                )
 
 
 def _check_names(model: Any, setting: str, names: str | Iterable[str]) -> None:

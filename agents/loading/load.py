@@ -11,6 +11,7 @@ The trainer places a model on its device and shards it; the renderer reads chat 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from gymnast.agents.loading.model_source import (
     no_progress_bars,
     unreadable,
 )
+from gymnast.agents.loading.quantization import check_quantization, quantized_from
 from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.agents.models.kernel_choice import check_kernels, request_kernels
@@ -42,6 +44,7 @@ def load_model(
     *,
     dtype: str | torch.dtype | None = None,
     lora: Mapping[str, Any] | None = None,
+    quantization: str | None = None,
     float32_head: bool = False,
     kernels: str = "auto",
     chat_template: str | None = None,
@@ -58,6 +61,8 @@ def load_model(
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
             optional; `target` may be a list of names, of modules or of experts (docs/moe.md);
             `extra` has further options of peft's `LoraConfig`, such as `{"use_rslora": True}`.
+        quantization: Hold the weights of linear layers in 4 bits, under `lora`: "nf4", for the
+            NormalFloat4 of QLoRA with double quantization. It needs the extra `quantization`.
         float32_head: Compute the head, whose product the logits are, in float32 although the model
             is in half precision, when sampling and when training; saved models stay as they are.
         kernels: Compute norms, MLPs and rotary embeddings by liger-kernel once the model is on a
@@ -74,12 +79,13 @@ def load_model(
     Raises:
         ModelError: The model cannot be found, read or used; the message says what to do.
     """
-    torch_dtype = _torch_dtype(dtype)
+    torch_dtype = as_dtype(dtype)
     check_kernels(kernels)
+    check_quantization(quantization, lora=lora, dtype=torch_dtype)
     settings = adapter_settings(lora) if lora is not None else None
     if tokenizer is None:
         tokenizer = load_tokenizer(name, chat_template=chat_template)
-    model = _load_weights(name, torch_dtype)
+    model = _load_weights(name, torch_dtype, quantization)
     request_kernels(model, kernels)
     if float32_head:
         use_float32_head(model)
@@ -140,7 +146,12 @@ def model_context_length(name: str) -> int | None:
     return longest_context(decoder_config(name, model_source(name)))
 
 
-def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+def as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """Return a dtype by its name; None for None.
+
+    Raises:
+        ModelError: It is not one of `DTYPES`.
+    """
     if dtype is None or (isinstance(dtype, torch.dtype) and dtype in DTYPES.values()):
         return dtype
     if dtype in DTYPES:
@@ -148,21 +159,22 @@ def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     raise ModelError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
 
 
-def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
+def _load_weights(name: str, dtype: torch.dtype | None, quantization: str | None = None) -> Any:
     if name == TINY:
-        from gymnast.agents.loading.tiny import tiny_model
-
-        model = tiny_model()
-        for parameter in model.parameters():  # no buffers: rotary frequencies stay float32
-            parameter.data = parameter.data.to(dtype or torch.float32)
-        return model
+        return _tiny_weights(dtype, quantization)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     source = model_source(name)
+    load = partial(AutoModelForCausalLM.from_pretrained, source)
     try:
         with no_progress_bars():
-            return AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
+            if quantization is None:
+                return load(dtype=dtype or "auto")
+            config = decoder_config(name, source)
+            return quantized_from(name, config, load, quantization=quantization, dtype=dtype)
+    except ModelError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise unreadable(name, "weights", error) from error
     except RuntimeError as error:
@@ -172,3 +184,21 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
                 "Transformers lists them above"
             ) from error
         raise unreadable(name, "weights", error) from error
+
+
+def _tiny_weights(dtype: torch.dtype | None, quantization: str | None) -> Any:
+    from gymnast.agents.loading.tiny import tiny_model
+
+    model = tiny_model()
+    for parameter in model.parameters():  # no buffers: rotary frequencies stay float32
+        parameter.data = parameter.data.to(dtype or torch.float32)
+    if quantization is None:
+        return model
+    load = partial(
+        type(model).from_pretrained, None, config=model.config, state_dict=model.state_dict()
+    )
+    with no_progress_bars():
+        dtype = dtype or torch.float32
+        model = quantized_from(TINY, model.config, load, quantization=quantization, dtype=dtype)
+    model.name_or_path = model.config.name_or_path = ""  # which is the text "None" by then
+    return model

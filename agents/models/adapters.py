@@ -6,6 +6,8 @@ subtraction, which in bfloat16 would leave an error at every step.
 
 Stacked experts are a parameter, around whose module peft puts a wrapper for each: it computes
 W + s B A of all experts in every forward pass. Folded, they have these very weights.
+
+Adapters of 4-bit weights are never folded in: the sum would have to be quantised again.
 """
 
 from collections.abc import Iterator
@@ -13,6 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+
+from gymnast.agents.models.quantized import dequantized, is_quantized, plain_layer
 
 
 @contextmanager
@@ -63,9 +68,10 @@ def adapted_weight(layer: Any) -> torch.nn.Parameter:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether the layer computes W x + s B (A x) and nothing else, and can be folded now."""
+    """Whether the layer computes W x + s B (A x) of a float W, and can be folded now."""
     return (
         (isinstance(layer.get_base_layer(), torch.nn.Linear) or adapts_parameter(layer))
+        and not is_quantized(layer.get_base_layer())
         and not layer.merged
         and not layer.disable_adapters
         and not layer.lora_variant  # DoRA and the like
@@ -103,3 +109,24 @@ def fold(layer: Any) -> None:
             weight.copy_(
                 torch.addmm(weight, up.to(weight), down.to(weight), alpha=layer.scaling[name])
             )
+
+
+@torch.no_grad()
+def merged_quantized(layer: Any) -> nn.Module:
+    """Return a plain layer in place of a 4-bit one, with what its adapters do added.
+
+    The sum W + s B A is computed in float32 and rounded once, to the model's dtype.
+
+    Args:
+        layer: With a 4-bit weight, or of peft around one.
+    """
+    base = layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
+    weight = dequantized(base)
+    total = weight.float()
+    for name in getattr(layer, "active_adapters", ()):
+        if name in getattr(layer, "lora_variant", {}):  # DoRA and the like
+            total = layer.lora_variant[name].merge_safe(layer, name, total)
+        elif name in layer.lora_A:
+            down, up = layer.lora_A[name].weight, layer.lora_B[name].weight  # [r, in], [out, r]
+            total = total + layer.scaling[name] * (up.float() @ down.float())
+    return plain_layer(base, total.to(weight.dtype))

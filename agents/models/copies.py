@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from gymnast.agents.models.mergeable import untie
+from gymnast.agents.models.quantized import copy_to, has_quantized_layers, is_quantized_weight
 from gymnast.errors import UsageError, first_line
 
 
 def copied(model: Any, device: str) -> Any:
     """A copy of a model on a device, without adapters: they are merged in.
 
-    Nothing is there twice on the model's own device.
+    Adapters of 4-bit weights stay next to them. Nothing is there twice on the model's own device.
 
     Args:
         model: Of Transformers, or of peft around one; it stays as it is.
@@ -34,12 +35,15 @@ def copied(model: Any, device: str) -> Any:
     own: dict[int, Any] = {}
     with torch.no_grad():
         for weight in model.parameters():
-            moved = weight.detach().to(place, copy=True)
-            own[id(weight)] = torch.nn.Parameter(moved, requires_grad=False)
+            copied_weight: Any = copy_to(weight, place)
+            own[id(weight)] = copied_weight
+            if is_quantized_weight(weight):  # whose layer has its scales too
+                own[id(weight.quant_state)] = copied_weight.quant_state
         for buffer in model.buffers():
             own[id(buffer)] = buffer.detach().to(place, copy=True)
     other = copy.deepcopy(model, own)
-    return other.merge_and_unload() if hasattr(other, "merge_and_unload") else other
+    keeps_adapters = not hasattr(other, "merge_and_unload") or has_quantized_layers(other)
+    return other if keeps_adapters else other.merge_and_unload()
 
 
 @torch.no_grad()
@@ -66,3 +70,25 @@ def take_weights(model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Non
         target.copy_(weight)
     if own:
         raise UsageError(f"update_weights: the trained model has no {', '.join(sorted(own)):.200}")
+
+
+@torch.no_grad()
+def take_adapters(model: Any, trained: Any) -> None:
+    """Copy what is trained into a copy of a model with 4-bit weights.
+
+    Args:
+        model: What `copied` returned for such a model.
+        trained: The model of which it is a copy.
+
+    Raises:
+        UsageError: It is a copy of another model.
+    """
+    own = dict(model.named_parameters())
+    for name, weight in trained.named_parameters():
+        if weight.requires_grad:
+            if name not in own or own[name].shape != weight.shape:
+                raise UsageError(
+                    f"update_weights: the agent's model has 4-bit weights and no {name} of "
+                    f"{list(weight.shape)}; make the agent with the trained model and `device`"
+                )
+            own[name].copy_(weight)

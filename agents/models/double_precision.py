@@ -25,6 +25,8 @@ FAILURES = (TypeError, ValueError, LookupError, AttributeError, RuntimeError)
 
 _CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
+# Libraries of operators that would take tensors in float64 for tensors in float32.
+_WITHOUT_FLOAT64 = {"bitsandbytes"}
 _LOOKUPS = {torch.Tensor.__getitem__, F.embedding}  # the result is converted, not the table
 
 
@@ -35,6 +37,8 @@ class _InFloat64(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if getattr(func, "__name__", "") in ("__get__", "__set__"):  # properties
             return func(*args, **kwargs)
+        if getattr(func, "namespace", "") in _WITHOUT_FLOAT64:
+            raise TypeError(f"{func} has no float64")
         if func in _CASTS:
             return args[0].double()
         if _is_in_place(func):  # what it changes stays what it is

@@ -49,7 +49,7 @@ def lora_targets(model: Any, target: str | Sequence[str]) -> LoraTargets:
             hold these. Another text is peft's to understand.
     """
     stacks = list(stacked_experts(model))
-    linear = _linear_layers(model)
+    linear = linear_layers(model)
     unused = {name for name in linear if never_called(model, name)}
     own_list = bool(stacks) or (target == ALL_LINEAR and bool(unused))
     if not own_list or (isinstance(target, str) and target != ALL_LINEAR):
@@ -92,6 +92,20 @@ def never_called(model: Any, name: str) -> bool:
     return _own(name) in READ_BY_MAMBA and "Mamba" in holder
 
 
+def linear_layers(model: Any) -> list[str]:
+    """The names of all linear layers but the head.
+
+    Args:
+        model: Of Transformers, without adapters.
+    """
+    head = model.get_output_embeddings()
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    ]
+
+
 def stacked_experts(model: Any) -> Iterator[str]:
     """The names of all parameters that are stacked experts."""
     for name, module in model.named_modules():
@@ -99,16 +113,6 @@ def stacked_experts(model: Any) -> Iterator[str]:
             for own, parameter in module.named_parameters(recurse=False):
                 if parameter.dim() == 3:
                     yield f"{name}.{own}"
-
-
-def _linear_layers(model: Any) -> list[str]:
-    """The names of all linear layers but the head."""
-    head = model.get_output_embeddings()
-    return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | Conv1D) and module is not head
-    ]
 
 
 def _linear_routers(model: Any, stacks: Sequence[str]) -> Iterator[str]:

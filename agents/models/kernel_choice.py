@@ -25,6 +25,7 @@ from gymnast.agents.models.fused import (
     use_fused_modules,
     use_plain_modules,
 )
+from gymnast.agents.models.quantized import use_exact_layers
 from gymnast.errors import ModelError, first_line
 from gymnast.visible import visible_logger
 
@@ -82,6 +83,8 @@ def requested_kernels(model: Any) -> str:
 def place_model(model: Any, device: torch.device | str) -> Any:
     """Move a model to a device, and decide there on fused modules, as was requested.
 
+    Weights in 4 bits move with their scales; they were quantised while they were loaded.
+
     Args:
         model: Of Transformers, or of peft around one.
         device: As torch names it.
@@ -92,6 +95,7 @@ def place_model(model: Any, device: torch.device | str) -> Any:
     Raises:
         ModelError: liger-kernel is required (`kernels: liger`), and cannot be used.
     """
+    use_exact_layers(model)
     model.to(device)
     fuse_as_requested(model)
     return model

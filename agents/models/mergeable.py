@@ -23,6 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gymnast.agents.models.experts import never_called
 from gymnast.agents.models.float32_head import Float32Head
+from gymnast.agents.models.quantized import is_quantized
 from gymnast.errors import ModelError, first_line
 
 # The value of a weight that no adapter changes.
@@ -30,7 +31,7 @@ _UNCHANGED = "unchanged"
 # Layers that compute a product with their weight, or look rows of it up, and nothing else.
 _PLAIN_LAYERS = (nn.Linear, Float32Head, Conv1D, nn.Embedding, nn.Conv1d)
 # How adapters begin that take a part of the weight under them.
-_CHANGE_BASE = ("pissa", "olora", "corda", "loftq")
+CHANGE_BASE = ("pissa", "olora", "corda", "loftq")
 _TRIED = 4  # tokens
 _LARGEST_DIFFERENCE = 0.05  # of a layer's result; half precision rounds
 
@@ -99,7 +100,7 @@ def _check_layers(model: Any) -> None:
                 f"{name} out of lora.target, or leave lora.extra.trainable_token_indices out."
             )
         kind = (type(layer), type(base))
-        if type(base) in _PLAIN_LAYERS or kind in tried:
+        if type(base) in _PLAIN_LAYERS or is_quantized(base) or kind in tried:
             continue
         tried.add(kind)
         if why := _why_not_merged(layer):
@@ -165,7 +166,7 @@ def _check_starts(model: Any, differing: list[str]) -> None:
     """
     for config in model.peft_config.values():
         start = getattr(config, "init_lora_weights", True)
-        if str(start).startswith(_CHANGE_BASE):
+        if str(start).startswith(CHANGE_BASE):
             raise ModelError(
                 f"lora.extra.init_lora_weights: is {start!r}, with which adapters begin with a "
                 f"part of the weight under them, and {', '.join(differing)} are one weight; leave "

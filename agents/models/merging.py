@@ -6,6 +6,9 @@ file. So at most one layer is there twice. Where stacked experts are adapted, wh
 writes one by one for most families, all adapted weights are there twice. A model of which it writes
 some other adapted weight under another name or in another shape, or which trains whole modules
 beside adapters, is merged in a copy.
+
+Layers with 4-bit weights (agents/models/quantized.py) are written like adapted ones, with adapters
+or without: each is dequantised, merged and written in turn.
 """
 
 import copy
@@ -17,8 +20,15 @@ from typing import Any, cast
 
 import torch
 
-from gymnast.agents.models.adapters import adapts_parameter, fold
+from gymnast.agents.models.adapters import adapts_parameter, fold, merged_quantized
 from gymnast.agents.models.mergeable import untie
+from gymnast.agents.models.quantized import (
+    dequantized,
+    is_quantized,
+    placeholder,
+    plain_layer,
+    quantized_layers,
+)
 
 WEIGHTS = "*.safetensors"
 
@@ -46,14 +56,14 @@ def save_merged(model: Any, folder: Path) -> None:
     untie(model)
     causal = model.get_base_model()
     if _trains_modules(causal):
-        copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+        _merged_copy(model).save_pretrained(folder)
         return
-    layers = _adapted(causal)
+    layers = _changed(causal)
     if any(adapts_parameter(layer) for layer in layers.values()):
         state = _bare_state(causal, layers) | dict(_merged_layers(layers))
         causal.save_pretrained(folder, state_dict=state)
         return
-    causal.save_pretrained(folder, state_dict=_bare_state(causal, layers))
+    causal.save_pretrained(folder, state_dict=_bare_state(causal, layers, fill=False))
     places = _places(folder)
     if all(_has_places(layer, name, places) for name, layer in layers.items()):
         for name, layer in layers.items():
@@ -61,7 +71,7 @@ def save_merged(model: Any, folder: Path) -> None:
     else:
         for path in folder.glob(WEIGHTS):
             path.unlink()
-        copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+        _merged_copy(model).save_pretrained(folder)
 
 
 def save_base(model: Any, folder: Path) -> None:
@@ -75,7 +85,7 @@ def save_base(model: Any, folder: Path) -> None:
         model.save_pretrained(folder)
         return
     causal = model.get_base_model()
-    causal.save_pretrained(folder, state_dict=_bare_state(causal, _adapted(causal)))
+    causal.save_pretrained(folder, state_dict=_bare_state(causal, _changed(causal)))
 
 
 @torch.no_grad()
@@ -93,16 +103,16 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     untie(model)
     causal = model.get_base_model()
     if _trains_modules(causal):
-        yield from _detached(copy.deepcopy(model).merge_and_unload())
+        yield from _detached(_merged_copy(model))
         return
-    layers = _adapted(causal)
+    layers = _changed(causal)
     within = tuple(f"{layer}." for layer in layers)
     yield from ((name, weight) for name, weight in _detached(causal) if not name.startswith(within))
     yield from _merged_layers(layers)
 
 
 def _merged_layers(layers: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights of adapted layers, merged, by their names in the model without adapters."""
+    """The weights of changed layers, merged, by their names in the model without adapters."""
     for name, layer in layers.items():
         for part, weight in _detached(_merged(layer)):
             yield f"{name}.{part}", weight
@@ -115,6 +125,8 @@ def _detached(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 @torch.no_grad()
 def _merged(layer: Any) -> torch.nn.Module:
     """A copy of a layer, or of a module with stacked experts, with its adapters merged in."""
+    if is_quantized(_base(layer)):
+        return merged_quantized(layer)
     if not adapts_parameter(layer):
         copied = copy.deepcopy(layer)
         copied.merge()
@@ -128,15 +140,37 @@ def _merged(layer: Any) -> torch.nn.Module:
     return cast("torch.nn.Module", around)
 
 
-def _adapted(causal: Any) -> dict[str, Any]:
-    """The layers that adapters wrap, by name; of layers around each other the outermost."""
+@torch.no_grad()
+def _merged_copy(model: Any) -> Any:
+    """A copy of a whole model, of Transformers, with its adapters merged in."""
+    copied = copy.deepcopy(model)
+    causal = copied.get_base_model()
+    for name, layer in _changed(causal).items():
+        if is_quantized(_base(layer)):
+            causal.set_submodule(name, merged_quantized(layer))
+    return copied.merge_and_unload()
+
+
+def _changed(causal: Any) -> dict[str, Any]:
+    """The layers that a model without adapters has others for, by name.
+
+    They are those that adapters wrap, of layers around each other the outermost, and those with
+    4-bit weights that none wraps.
+    """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = {
         n: module for n, module in causal.named_modules() if isinstance(module, BaseTunerLayer)
     }
     inner = {id(layer.base_layer) for layer in layers.values() if adapts_parameter(layer)}
+    inner |= {id(layer.get_base_layer()) for layer in layers.values()}
+    layers |= quantized_layers(causal)
     return {name: layer for name, layer in layers.items() if id(layer) not in inner}
+
+
+def _base(layer: Any) -> Any:
+    """The layer that adapters wrap, or the layer itself."""
+    return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
 
 
 def _trains_modules(causal: Any) -> bool:
@@ -146,13 +180,24 @@ def _trains_modules(causal: Any) -> bool:
     return any(isinstance(module, AuxiliaryTrainingWrapper) for module in causal.modules())
 
 
-def _bare_state(causal: Any, layers: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The weights of the model without adapters, not copied, by their names there."""
+def _bare_state(
+    causal: Any, layers: dict[str, Any], *, fill: bool = True
+) -> dict[str, torch.Tensor]:
+    """The weights of the model without adapters, not copied, by their names there.
+
+    Args:
+        causal: The model within its adapters.
+        layers: Those that it has others for.
+        fill: Dequantise 4-bit weights; else placeholders take their places.
+    """
     state: dict[str, torch.Tensor] = causal.state_dict()
     for name, layer in layers.items():
         for inner in [key for key in state if key.startswith(f"{name}.")]:
             del state[inner]
-        for part, weight in layer.get_base_layer().state_dict().items():
+        base = _base(layer)
+        if is_quantized(base):
+            base = plain_layer(base, dequantized(base).cpu()) if fill else placeholder(base)
+        for part, weight in base.state_dict().items():
             state[f"{name}.{part}"] = weight
     return state
 
@@ -175,7 +220,9 @@ def _places(folder: Path) -> dict[str, _Place]:
 
 
 def _has_places(layer: Any, name: str, places: dict[str, _Place]) -> bool:
-    for part, weight in layer.get_base_layer().state_dict().items():
+    base = _base(layer)
+    base = placeholder(base) if is_quantized(base) else base
+    for part, weight in base.state_dict().items():
         place = places.get(f"{name}.{part}")
         if place is None or (place.size, place.shape) != (weight.nbytes, list(weight.shape)):
             return False

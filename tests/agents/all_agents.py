@@ -62,6 +62,26 @@ async def over_pages(fixture: Fixture) -> AsyncIterator[Agent]:
 
 
 @asynccontextmanager
+async def with_4_bit_weights(fixture: Fixture) -> AsyncIterator[Agent]:
+    agent = TransformersAgent(fixture("quantized_model"), max_batch=3)
+    with agent.awake():
+        yield agent
+
+
+@asynccontextmanager
+async def with_4_bit_weights_over_pages(fixture: Fixture) -> AsyncIterator[Agent]:
+    agent = TransformersAgent(
+        fixture("quantized_model"),
+        max_batch=3,
+        prefill_tokens=16,
+        kv_budget_bytes=2**21,
+        executor="pages",
+    )
+    with agent.awake():
+        yield agent
+
+
+@asynccontextmanager
 async def with_states(fixture: Fixture) -> AsyncIterator[Agent]:
     agent = TransformersAgent(fixture("recurrent_model"))
     assert agent.path == "states"
@@ -176,6 +196,12 @@ AGENTS = [
     kind(in_this_process, TransformersAgent, ENGINE | {TOGETHER}),
     kind(with_places_for_two, TransformersAgent, ENGINE | {TOGETHER}),
     kind(over_pages, TransformersAgent, ENGINE | {TOGETHER}, model="short_model"),
+    kind(with_4_bit_weights, TransformersAgent, ENGINE | {TOGETHER}, model="quantized_model"),
+    kind(
+        with_4_bit_weights_over_pages,
+        *(TransformersAgent, ENGINE | {TOGETHER}),
+        model="quantized_model",
+    ),
     kind(with_states, TransformersAgent, ENGINE | {TOGETHER}, model="recurrent_model"),
     kind(on_a_vllm_server, VLLMAgent, ENGINE | {CLOSES}, marks=VLLM),
     kind(copied_for_a_worker, VLLMAgent, ENGINE | {CLOSES}, marks=VLLM),

@@ -33,8 +33,8 @@ from all_agents import (
     said,
 )
 from asked_on_ray import worker_that_asks
-from gymnast.agents import Agent, PolicyWeights
-from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents import Agent, PolicyWeights, load_model
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
 from model_families import tiny
@@ -56,6 +56,20 @@ def model() -> Any:
 def short_model() -> Any:
     """Plain attention over pages gathers the keys of the whole context for each token."""
     return tiny_model(max_position_embeddings=200)
+
+
+@pytest.fixture(scope="module")
+def quantized_model() -> Any:
+    """Weights in 4 bits, under adapters that do something."""
+    pytest.importorskip("bitsandbytes")
+    model, _ = load_model("tiny:", lora={"rank": 4}, quantization="nf4", tokenizer=tiny_tokenizer())
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
+    model.config.max_position_embeddings = 200
+    return model
 
 
 @pytest.fixture(scope="module")

@@ -249,6 +249,21 @@ def test_adapters_are_sampled_with_and_stay_adapters(make: Callable[[Any], Train
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
 
 
+@pytest.mark.parametrize("make", WITHOUT_SERVERS, indirect=True, ids=lambda make: make.__name__)
+def test_4_bit_weights_are_sampled_with_and_stay(make: Callable[[Any], Trained]) -> None:
+    """By agents that share the model or copy it, and by those that get its weights merged."""
+    pytest.importorskip("bitsandbytes")
+    model, _ = load_model("tiny:", lora={"rank": 4}, quantization="nf4", tokenizer=tiny_tokenizer())
+    trained = make(model)
+    before = copy.deepcopy(model.state_dict())
+    for version in range(2):
+        change(model, version)
+        trained.agent.update_weights(PolicyWeights(model), version)
+        assert greedy(trained.agent) == alone(model)
+    codes = {name: each for name, each in model.state_dict().items() if each.dtype == torch.uint8}
+    assert codes and all(torch.equal(each, before[name]) for name, each in codes.items())
+
+
 def test_blocks_in_which_it_is_awake_may_be_nested(trained: Trained) -> None:
     trained.agent.update_weights(PolicyWeights(trained.model), 0)
     with trained.agent.awake():

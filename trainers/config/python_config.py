@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.envs import Mixture
 from gymnast.envs.composed import classes_of, has_own_box
 from gymnast.trainers.base.formats import CONFIG, KEY
@@ -88,7 +89,10 @@ def _add_model(settings: dict[str, Any], model: Any) -> list[str]:
     if not name:
         return ["model.name: the model does not say what name or folder it was loaded from"]
     settings["model"]["name"] = name
-    return ["model.lora: see adapters/"] if hasattr(model, "peft_config") else []
+    missing = ["model.lora: see adapters/"] if hasattr(model, "peft_config") else []
+    if has_quantized_layers(model):
+        missing.append("model.quantization: nf4, which takes model.lora")
+    return missing
 
 
 def _add_environment(settings: dict[str, Any], environment: Any) -> list[str]:

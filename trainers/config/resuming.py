@@ -25,6 +25,7 @@ FIXED = (
     "model.lora.rank",
     "model.lora.alpha",
     "model.lora.target",
+    "model.quantization",
 )
 FIXED_BELOW = "model.lora.extra."
 

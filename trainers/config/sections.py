@@ -103,6 +103,9 @@ class ModelSection(Settings):
     installed and as exact as the plain modules, "liger" always or an error, "none" never."""
     lora: LoraSection | None = None
     """Train adapters in place of all weights."""
+    quantization: Literal["nf4"] | None = None
+    """Hold the weights under `lora` in 4 bits, which is QLoRA: "nf4", for NormalFloat4 with double
+    quantization. Embeddings, the head and norms stay in `dtype`, which is bfloat16 or float32."""
     chat_template: Annotated[Text, TEMPLATE] | None = None
     """A Jinja file, or Jinja text, in place of the tokenizer's own template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)

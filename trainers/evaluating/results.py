@@ -21,7 +21,8 @@ from gymnast.trainers.evaluating.targets import short_name
 from gymnast.trainers.evaluation.pairs import Comparison, compare
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, EVALUATIONS
 
-OF_SAVED_MODEL = ("name", "lora", "chat_template")  # what a run's saved model has in it
+# What a run's saved model has in it.
+OF_SAVED_MODEL = ("name", "lora", "quantization", "chat_template")
 
 
 @dataclass(frozen=True)

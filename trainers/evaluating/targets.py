@@ -292,6 +292,6 @@ def _check_run_folder(path: str | Path, run: Path, folder: Path, *, trained: boo
 
 
 def _trained(model: ModelSection, folder: Path) -> ModelSection:
-    """The saved model: its adapters are merged, and its tokenizer has the chat template."""
-    update = {"name": str(folder), "lora": None, "chat_template": None}
+    """The saved model: plain, its adapters merged, with the chat template in its tokenizer."""
+    update = {"name": str(folder), "lora": None, "quantization": None, "chat_template": None}
     return model.model_copy(update=update)

@@ -15,7 +15,7 @@ from gymnast.trainers.provenance.environment_file import read_starts
 from gymnast.trainers.saving.run_folder import METRICS
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_SHOWN = ("torch", "transformers", "peft", "vllm", "deepspeed")
+_SHOWN = ("torch", "transformers", "peft", "bitsandbytes", "vllm", "deepspeed")
 _SETTINGS = ("algorithm", "sampling", "trainer", "warmup", "rewards")
 
 LOADING = {
@@ -104,6 +104,12 @@ def _facts(
     model = latest.get("model") or {}
     revision = model.get("commit") or model.get("sha256")
     yield f"base model: `{config.model.name}`" + (f", revision `{revision}`" if revision else "")
+    if config.model.quantization is not None:
+        yield (
+            f"quantization: the base was held in 4 bits ({config.model.quantization}, double "
+            "quantization), and the adapters belong to the base as it is dequantised, which the "
+            "merged model contains"
+        )
     yield f"environment: `{config.environment.named}`"
     yield f"algorithm: `{config.algorithm.name}`, groups of {config.algorithm.group_size}"
     steps, before, after = rewards(run)

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 
 from gymnast.agents.models.double_precision import FAILURES
 from gymnast.agents.models.mergeable import make_mergeable
+from gymnast.agents.models.quantized import has_quantized_layers
 from gymnast.errors import ModelError, NotEnoughMemory, UsageError, first_line
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
@@ -54,7 +55,7 @@ from gymnast.trainers.learner.memory.choice import (
 from gymnast.trainers.learner.memory.estimate import fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
 from gymnast.trainers.learner.memory.measured import PassMeter, gauge_of
-from gymnast.trainers.learner.model_checks import leaves_out
+from gymnast.trainers.learner.model_checks import check_divided, leaves_out
 from gymnast.trainers.learner.optimisation_step import unmeasured
 from gymnast.trainers.learner.optimizers.dropping import Dropping
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
@@ -101,7 +102,7 @@ class Learner:
 
     Raises:
         ModelError: The model cannot be trained, or not be saved afterwards.
-        ConfigError: The optimizer cannot update these weights.
+        ConfigError: The optimizer cannot update these weights, or they cannot be divided.
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class Learner:
         teacher_model: Any = None,
         unused_ids: Sequence[int] = (),
     ) -> None:
+        if has_quantized_layers(model):
+            check_divided(divided)
         make_mergeable(model)
         self._accelerator, self._seed = accelerator, seed
         self._asked_tokens = settings.tokens_per_microbatch  # None: chosen step by step

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from gymnast.errors import ModelError
+from gymnast.errors import ConfigError, ModelError
+from gymnast.trainers.distributed.divided import Divided
 
 # How adapters may begin so that the model under them is the one from before training.
 _CHANGES_NOTHING = (True, "gaussian", "orthogonal")
@@ -51,3 +52,18 @@ def check_base(model: Any) -> None:
                 f"lora.extra.init_lora_weights: is {begun!r}, with which the model under its "
                 "adapters is not the one that algorithm.kl compares with; leave out either"
             )
+
+
+def check_divided(divided: Divided) -> None:
+    """Check that the launcher leaves a model with 4-bit weights whole in each process.
+
+    Raises:
+        ConfigError: FSDP or DeepSpeed is to divide it; both take weights of one float dtype.
+    """
+    if divided.anything:
+        by = "FSDP" if divided.zero is None else f"DeepSpeed's ZeRO-{divided.zero.stage}"
+        raise ConfigError(
+            f"model.quantization: is nf4, and the launcher asks for {by}, which cannot hold 4-bit "
+            "weights. Launch with the whole model in each process (examples/accelerate/cpu.yaml): "
+            "what is trained are the adapters alone. Or leave model.quantization out."
+        )

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 
 from gymnast.agents.loading.model_source import no_progress_bars
 from gymnast.agents.models.merging import save_merged
+from gymnast.agents.models.quantized import saved_bytes
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.formats import ENVIRONMENT_FILE
 from gymnast.trainers.saving.checkpoints import Checkpoints
@@ -171,7 +172,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path, *, check: bool = 
         DiskFull: There is no room for it; what was there before is untouched.
         ModelError: The saved model gives other logits; likewise.
     """
-    need = sum(weight.nbytes for weight in model.parameters())
+    need = saved_bytes(model)
     with (
         naming_full_disk(Path(folder), need),
         written_aside(Path(folder)) as temporary,

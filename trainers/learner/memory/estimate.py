@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from gymnast.agents.models.adapters import folded_bytes
+from gymnast.agents.models.quantized import scale_tensors
 
 GIB = 2**30
 # A row of logits takes this many bytes for each token of the vocabulary: the logits, in float32
@@ -152,7 +153,8 @@ def shown_bytes(nbytes: float) -> str:
 
 
 def _model_bytes(model: torch.nn.Module) -> int:
-    return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    tensors = (*model.parameters(), *model.buffers(), *scale_tensors(model))
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _numel(weight: torch.Tensor) -> int:
