@@ -243,8 +243,9 @@ def test_a_failing_case_leaves_the_others(
 def test_training_steps_are_measured() -> None:
     names = ["equal", "lora", "long"]
     # In a process of its own: TRL takes a folder of the tests named vllm for the package.
-    script = [sys.executable, ROOT / "benchmarks/gpu_training.py", "--device", "cpu", "--tiny"]
-    ended = subprocess.run([*script, "--cases", *names], capture_output=True, text=True)
+    script = str(ROOT / "benchmarks/gpu_training.py")
+    command = [sys.executable, script, "--device", "cpu", "--tiny", "--cases", *names]
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     found = figures(ended.stdout)
     groups = batch("equal", 4, 4, 900, shorter=10)
