@@ -17,7 +17,7 @@ Part = tuple[torch.Tensor, torch.Tensor]
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 PARTS = 4  # levels that a launch adds to what there is
-TILE = 4096  # elements of a tile of tokens and columns
+TILE = 2048  # elements of a tile of tokens and columns: more would take too many registers
 
 
 @cache
