@@ -7,9 +7,11 @@ the gradient. In plain torch half precision is copied to float32 first, and each
 of its own.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -98,21 +100,22 @@ def measure(
     count, vocabulary = logits.shape
     out = logits.new_empty((3, count), dtype=torch.float32)
     bias, unused = _given(columns, logits)
-    if count:
-        logit_kernels.measure_rows[(count,)](
-            logits,
-            targets.contiguous(),
-            bias,
-            unused,
-            *out,
-            float(columns.scale),
-            vocabulary,
-            BLOCK=MEASURE_BLOCK,
-            HAS_BIAS=columns.bias is not None,
-            HAS_UNUSED=columns.unused is not None,
-            HAS_ENTROPIES=entropies,
-            num_warps=MEASURE_WARPS,
-        )
+    with _as_current_device(logits):
+        if count:
+            logit_kernels.measure_rows[(count,)](
+                logits,
+                targets.contiguous(),
+                bias,
+                unused,
+                *out,
+                float(columns.scale),
+                vocabulary,
+                BLOCK=MEASURE_BLOCK,
+                HAS_BIAS=columns.bias is not None,
+                HAS_UNUSED=columns.unused is not None,
+                HAS_ENTROPIES=entropies,
+                num_warps=MEASURE_WARPS,
+            )
     return Measures(out[0], out[1], out[2] if entropies else None)
 
 
@@ -142,27 +145,33 @@ def differentiate(
     count, width = logits.shape
     bias, unused = _given(columns, logits)
     sums, slopes = measures.sums, slopes.contiguous()
-    if count:
-        logit_kernels.differentiate_tile[(count, -(-width // GRADIENT_BLOCK))](
-            logits,
-            targets.contiguous(),
-            bias,
-            unused,
-            sums,
-            slopes,
-            sums if measures.entropies is None else measures.entropies,
-            slopes if entropy_slopes is None else entropy_slopes.contiguous(),
-            float(columns.scale),
-            columns.first,
-            width,
-            BLOCK=GRADIENT_BLOCK,
-            HAS_BIAS=columns.bias is not None,
-            HAS_UNUSED=columns.unused is not None,
-            HAS_ENTROPIES=entropy_slopes is not None,
-            HAS_TARGET=with_target,
-            num_warps=GRADIENT_WARPS,
-        )
+    with _as_current_device(logits):
+        if count:
+            logit_kernels.differentiate_tile[(count, -(-width // GRADIENT_BLOCK))](
+                logits,
+                targets.contiguous(),
+                bias,
+                unused,
+                sums,
+                slopes,
+                sums if measures.entropies is None else measures.entropies,
+                slopes if entropy_slopes is None else entropy_slopes.contiguous(),
+                float(columns.scale),
+                columns.first,
+                width,
+                BLOCK=GRADIENT_BLOCK,
+                HAS_BIAS=columns.bias is not None,
+                HAS_UNUSED=columns.unused is not None,
+                HAS_ENTROPIES=entropy_slopes is not None,
+                HAS_TARGET=with_target,
+                num_warps=GRADIENT_WARPS,
+            )
     return logits
+
+
+def _as_current_device(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Make a tensor's GPU that of this thread: Triton launches kernels there."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def _given(columns: Columns, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
