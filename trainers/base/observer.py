@@ -10,7 +10,7 @@ Groups = Sequence[Sequence[Trajectory]]
 
 
 SOLVED = "solved"  # the cause of a run that has learned all that its rows teach
-WAITING, SMALL_PASSES = "waiting for tools", "small micro-batches"
+WAITING, SMALL_PASSES = "waiting for tools", "small passes"
 SLOW = frozenset({WAITING, SMALL_PASSES})  # the causes of a run that could go faster
 
 
