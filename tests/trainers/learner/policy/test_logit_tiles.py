@@ -1,7 +1,6 @@
 """Tiles of logits: plain torch, and kernels interpreted, compiled for GPUs, and run on one."""
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiled_kernels import CAPABILITIES, TYPES, check_resources, compiled
 from gymnast.trainers.learner.policy.logit_tiles import (
     GRADIENT_BLOCK,
     GRADIENT_WARPS,
@@ -33,9 +33,8 @@ from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
 
 # Of values of order 1, and of gradients that are stored in the type of the logits.
 ROUNDING = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-CAPABILITIES = (80, 86, 89, 90, 100, 120)
-SPILLED_BYTES = 32  # see tests/agents/engine/test_paged_kernels.py
+STAGES = 3  # Triton's default
+WIDE = re.compile(r"muli %\S+, %\S+ : i64")  # offsets of rows, in 64 bits
 
 
 @dataclass(frozen=True)
@@ -456,55 +455,6 @@ def _called(function: Callable[..., Any], given: tuple[Any, ...], arguments: dic
     return function(*given, **arguments)
 
 
-def compiled(kernel: Any, capability: int, warps: int, **arguments: Any) -> Any:
-    """Compile as a launch does: `name=constant`, or `name="type"` for what a launch passes."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature, constants, attributes = {}, {}, {}
-    for index, name in enumerate(kernel.arg_names):
-        given = arguments[name]
-        if isinstance(given, str):
-            signature[name] = given.removesuffix(" by 16")
-            if given.startswith("*") or given.endswith(" by 16"):
-                attributes[(index,)] = [["tt.divisibility", 16]]
-        else:
-            signature[name], constants[name] = "constexpr", given
-    return triton.compile(
-        ASTSource(kernel, signature, constants, attributes),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": warps},
-    )
-
-
-def check_resources(made: Any, capability: int, folder: Path) -> None:
-    import triton
-
-    assert made.asm["cubin"]
-    assert made.metadata.shared <= 99 * 1024
-    assert ".tf32" not in made.asm["ptx"]
-    assert re.search(r"muli %\S+, %\S+ : i64", made.asm["ttir"])  # offsets of rows
-    ptx = folder / "kernel.ptx"
-    ptx.write_text(made.asm["ptx"])
-    ptxas = "ptxas-blackwell" if capability >= 100 else "ptxas"
-    name = f"sm_{capability}{'a' if capability >= 90 else ''}"
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin" / ptxas
-    command: list[str | Path] = [
-        tool,
-        "-v",
-        f"--gpu-name={name}",
-        ptx,
-        "-o",
-        folder / "kernel.cubin",
-    ]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    (spilled,) = re.findall(r"(\d+) bytes spill stores", found)
-    (registers,) = re.findall(r"Used (\d+) registers", found)
-    assert int(spilled) <= SPILLED_BYTES
-    assert int(registers) * 32 * made.metadata.num_warps <= 65536
-
-
 def configurations() -> Iterator[Any]:
     """All of what a launch may pass, for each card; with and without aligned rows."""
     for capability, dtype in product(CAPABILITIES, TYPES):
@@ -547,6 +497,7 @@ def test_kernels_fit_every_card(
         logit_kernels.measure_rows,
         capability,
         MEASURE_WARPS,
+        STAGES,
         **pointers,
         **flags,
         logprobs="*fp32",
@@ -555,11 +506,13 @@ def test_kernels_fit_every_card(
         BLOCK=MEASURE_BLOCK,
     )
     check_resources(measured, capability, tmp_path)
+    assert WIDE.search(measured.asm["ttir"])
     for with_target in (True,) if entropies else (True, False):
         differentiated = compiled(
             logit_kernels.differentiate_tile,
             capability,
             GRADIENT_WARPS,
+            STAGES,
             **pointers,
             **flags,
             slopes="*fp32",
@@ -571,6 +524,7 @@ def test_kernels_fit_every_card(
             HAS_TARGET=with_target,
         )
         check_resources(differentiated, capability, tmp_path)
+        assert WIDE.search(differentiated.asm["ttir"])
 
 
 @pytest.fixture
