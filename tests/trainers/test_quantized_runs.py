@@ -76,8 +76,9 @@ def lines(folder: Path, name: str) -> list[float]:
 # --- It learns
 
 
-@pytest.mark.parametrize("executor", ["rows", "pages"])
-@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-5), ("bfloat16", 5e-3)])
+@pytest.mark.parametrize(
+    ("executor", "dtype", "rounding"), [("rows", "float32", 1e-5), ("pages", "bfloat16", 5e-3)]
+)
 def test_training_raises_the_reward_on_4_bit_weights(
     executor: str, dtype: str, rounding: float, tokenizer: Any, tmp_path: Path
 ) -> None:
