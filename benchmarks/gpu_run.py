@@ -42,7 +42,10 @@ SHARES = {
     "tests": 30.0,
 }
 TAIL_LINES = 15
-EXACTNESS = "tests/agents/engine/test_paged_on_gpu.py"
+EXACTNESS = (
+    "tests/agents/engine/test_paged_on_gpu.py",
+    "tests/trainers/learner/policy/test_kernel_check.py",
+)
 PYTEST_OPTIONS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 _COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
 
@@ -169,7 +172,7 @@ def part_command(
     # -P: the folder `gymnast` of a checkout is not the installed package.
     pytest = [python, "-P", "-m", "pytest", "-q", "-m", "gpu", *PYTEST_OPTIONS]
     return {
-        "exactness": [*pytest, EXACTNESS],
+        "exactness": [*pytest, *EXACTNESS],
         "tests": pytest,
         "sampling": [python, "benchmarks/gpu_sampling.py", *own, *tiny],
         "training": [python, "benchmarks/gpu_training.py", *own, *tiny],

@@ -24,6 +24,7 @@ counted stands in `trainers/learner/flops.py`. The peak of memory includes weigh
 import argparse
 import gc
 import importlib.util
+import logging
 import math
 import random
 import statistics
@@ -341,6 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny batch: does everything run?")
     options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("gymnast").setLevel(logging.INFO)  # kernels, and the sizes that are chosen
     deadline = deadline_after(options.seconds)
     cases = [case for case in CASES if case.name in options.cases]
     pairs = [(case, side) for case in cases for side in case.sides]
