@@ -5,17 +5,22 @@ tests that interpret them cannot share a process.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+ROOT = Path(__file__).parents[2]
+
 
 def _interpret() -> None:
     """Have kernels interpreted, and products of bfloat16 computed, which it takes for integers."""
+    sys.path.append(str(ROOT))  # pytest names a test's module from here, and a function by it
     os.environ["TRITON_INTERPRET"] = "1"
     torch.set_num_threads(1)
     import numpy as np
