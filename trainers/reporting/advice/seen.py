@@ -7,7 +7,7 @@ run says.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace, field
 from statistics import fmean, variance
 from typing import Any
 
@@ -91,8 +91,12 @@ class SeenStep:
     group_noise: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """As a run's state keeps it."""
-        return asdict(self)
+        """Return the step as a run's state keeps it.
+
+        Times are left out, so that a resumed run has the state of one that was not stopped.
+        """
+        metrics = {k: value for k, value in self.metrics.items() if not k.startswith("perf/")}
+        return asdict(replace(self, metrics=metrics))
 
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> "SeenStep":
