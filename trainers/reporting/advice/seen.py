@@ -7,7 +7,7 @@ run says.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, variance
 from typing import Any
 
