@@ -12,6 +12,7 @@ The last two differ by rounding alone, which a trained model of many layers make
 gradients in bfloat16. So their distance is the measure of that of the first two, weight by weight.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -65,7 +66,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether they differ by rounding alone."""
+        """True if they differ by rounding alone."""
         return self.worst <= 1.0
 
 
@@ -142,6 +143,8 @@ def check_kernels(policy: Policy, *, entropy: Entropy = "measured") -> Agreement
                 rounding = _distances(_passes(policy, alone, entropy), plain)
     finally:
         policy.plain, policy.activations = before, activations
+        for weight in policy.model.parameters():
+            weight.grad = None  # of a pass that an error ended
     share = SHARES[policy.model.dtype]
     if expert_blocks(policy.model):
         share = max(share, SHARE_WITH_EXPERTS)
@@ -150,7 +153,9 @@ def check_kernels(policy: Policy, *, entropy: Entropy = "measured") -> Agreement
         size = float(torch.linalg.vector_norm(plain[name].float()))
         allowed = FACTOR * rounding[name] + share * size
         ratio = 0.0 if distance == 0.0 else distance / max(allowed, 1e-30)
-        if not ratio <= worst.worst:  # also where it is NaN
+        if math.isnan(ratio):
+            return Agreement(ratio, name)
+        if ratio > worst.worst:
             worst = Agreement(ratio, name)
     return worst
 
@@ -167,8 +172,8 @@ def _passes(
         if entropy == "trained":
             loss = loss + 0.5 * (weights * entropies).sum()
         loss.backward()
-        found.append(torch.cat([logprobs.detach(), entropies.detach()]))
-    values = {"log-probabilities": _by_trajectory(batches, found)}
+        found.append(torch.stack([logprobs, entropies]).detach())
+    values = {"log-probabilities": torch.cat(found, dim=1)}  # [2, A], in whatever batches
     for name, weight in policy.model.named_parameters():
         if weight.grad is not None:
             values[name], weight.grad = weight.grad, None
@@ -194,12 +199,6 @@ def _rounded(model: Any) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _by_trajectory(batches: Sequence[MicroBatch], found: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Log-probabilities of all tokens, then all entropies, in whatever batches they were: [2A]."""
-    pairs = [each.view(2, -1) for each in found]
-    return torch.cat(pairs, dim=1).flatten()
 
 
 def _distances(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -120,12 +120,24 @@ def test_values_that_are_not_finite_are_found() -> None:
     assert not agreement.holds
 
 
+def test_one_gradient_that_is_not_finite_is_found() -> None:
+    def without_slope(x: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tensor:
+        function: Any = Scaled
+        return plain_kernels().normalize(x, function.apply(weight, torch.nan), *others)
+
+    model = tiny_model(tie_word_embeddings=False)
+    agreement = check_kernels(fused_policy(model, without_slope))  # those after it are right
+    assert not agreement.holds
+    assert "norm" in agreement.of
+
+
 def test_kernels_that_fail_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     policy = fused_policy(normalize=raising(RuntimeError("no such instruction")))
     with caplog.at_level(logging.INFO, "gymnast"):
         assert not choose_kernels(policy)
     (record,) = caplog.records
     assert "RuntimeError: no such instruction" in record.message
+    assert all(weight.grad is None for weight in policy.parameters())
     assert check_kernels(policy).holds
 
 
