@@ -127,7 +127,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Measured:
-    """What a side took.
+    """The time and memory of a side.
 
     Attributes:
         step_s: Seconds of a steady step.

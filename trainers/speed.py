@@ -1,4 +1,4 @@
-"""Where a step's time went and how fast it trained, from what was measured in it.
+"""The shares of a step's time and the speed of its training, from its measurements.
 
     tokens/trained_per_s   tokens of the contexts that were trained, prompts included and not
                            shared, by the learner's seconds; an epoch counts as often as it is taken

@@ -146,7 +146,7 @@ def _left_as_they_are(name: str, config: Any, quantization: str) -> list[str]:
 
 
 def _is_of_vocabulary(model: Any, weight: str) -> bool:
-    """Whether a weight is of an embedding or of the head, which are never quantised."""
+    """Tell if a weight is of an embedding or of the head, which are never quantised."""
     module = model.get_submodule(weight.rpartition(".")[0])
     return isinstance(module, torch.nn.Embedding) or module is model.get_output_embeddings()
 
@@ -157,7 +157,7 @@ def _own_dtype(config: Any) -> torch.dtype | None:
 
 
 def _fastest_device() -> str:
-    """Where weights are quantised: this process's GPU, if there is one, which takes seconds."""
+    """Name the device that quantises weights: this process's GPU, if there is one."""
     if not torch.cuda.is_available():
         return "cpu"
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"

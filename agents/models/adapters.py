@@ -68,7 +68,7 @@ def adapted_weight(layer: Any) -> torch.nn.Parameter:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether the layer computes W x + s B (A x) of a float W, and can be folded now."""
+    """Tell if the layer computes W x + s B (A x) of a float W, and can be folded now."""
     return (
         (isinstance(layer.get_base_layer(), torch.nn.Linear) or adapts_parameter(layer))
         and not is_quantized(layer.get_base_layer())

@@ -48,15 +48,16 @@ async def with_places_for_two(fixture: Fixture) -> AsyncIterator[Agent]:
         yield agent
 
 
+def paged_agent(model: Any) -> TransformersAgent:
+    """Return an agent that samples over pages, on any device."""
+    return TransformersAgent(
+        model, max_batch=3, prefill_tokens=16, kv_budget_bytes=2**21, executor="pages"
+    )
+
+
 @asynccontextmanager
 async def over_pages(fixture: Fixture) -> AsyncIterator[Agent]:
-    agent = TransformersAgent(
-        fixture("short_model"),
-        max_batch=3,
-        prefill_tokens=16,
-        kv_budget_bytes=2**21,
-        executor="pages",
-    )
+    agent = paged_agent(fixture("short_model"))
     with agent.awake():
         yield agent
 
@@ -70,13 +71,7 @@ async def with_4_bit_weights(fixture: Fixture) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def with_4_bit_weights_over_pages(fixture: Fixture) -> AsyncIterator[Agent]:
-    agent = TransformersAgent(
-        fixture("quantized_model"),
-        max_batch=3,
-        prefill_tokens=16,
-        kv_budget_bytes=2**21,
-        executor="pages",
-    )
+    agent = paged_agent(fixture("quantized_model"))
     with agent.awake():
         yield agent
 
@@ -199,7 +194,8 @@ AGENTS = [
     kind(with_4_bit_weights, TransformersAgent, ENGINE | {TOGETHER}, model="quantized_model"),
     kind(
         with_4_bit_weights_over_pages,
-        *(TransformersAgent, ENGINE | {TOGETHER}),
+        TransformersAgent,
+        ENGINE | {TOGETHER},
         model="quantized_model",
     ),
     kind(with_states, TransformersAgent, ENGINE | {TOGETHER}, model="recurrent_model"),

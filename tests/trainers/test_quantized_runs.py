@@ -85,7 +85,8 @@ def test_training_raises_the_reward_on_4_bit_weights(
     model, _ = load_model("tiny:", dtype=dtype, tokenizer=tokenizer, **NF4)
     model.config.max_position_embeddings = 256  # plain attention over pages gathers all of them
     trainer = make_trainer(
-        *(model, tokenizer),
+        model,
+        tokenizer,
         group_size=16,
         steps=16,
         learning_rate=2e-2,

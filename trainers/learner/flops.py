@@ -118,7 +118,7 @@ def card_tflops(name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Computed:
-    """What went through the model with a gradient.
+    """The tokens and FLOPs that went through the model with a gradient.
 
     Attributes:
         tokens: Tokens of all contexts, prompts included and not shared.

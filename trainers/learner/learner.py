@@ -125,7 +125,10 @@ class Learner:
         self._accelerator, self._seed = accelerator, seed
         self._asked_tokens = settings.tokens_per_microbatch  # None: chosen step by step
         self._settings = UpdateSettings(
-            *(algorithm, settings.max_grad_norm, self._asked_tokens or PLAIN_TOKENS, reward_weights)
+            algorithm=algorithm,
+            max_grad_norm=settings.max_grad_norm,
+            tokens_per_microbatch=self._asked_tokens or PLAIN_TOKENS,
+            reward_weights=reward_weights,
         )
         self.gauge, self._corrected = gauge_of(accelerator.device), False
         self.outcomes = Outcomes()

@@ -1,4 +1,4 @@
-"""What the shares of steps say of a run that could go faster by other settings."""
+"""Advice, from the shares of steps, to runs that could go faster by other settings."""
 
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ NO_FACTS = SpeedFacts()
 
 
 def speed(history: History, facts: SpeedFacts) -> list[tuple[str, str]]:
-    """What makes the last steps slow: (cause, sentence) each.
+    """Find what makes the last steps slow: (cause, sentence) each.
 
     Args:
         history: Of the run.

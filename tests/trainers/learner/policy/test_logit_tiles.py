@@ -463,7 +463,10 @@ def configurations() -> Iterator[Any]:
             name = "".join("ny"[each] for each in flags)
             some = any(flags) and not all(flags)  # takes minutes for all of them
             yield pytest.param(
-                *(capability, dtype, *flags, columns),
+                capability,
+                dtype,
+                *flags,
+                columns,
                 id=f"{capability}-{TYPES[dtype]}-{name}",
                 marks=[pytest.mark.slow] if some else [],
             )
